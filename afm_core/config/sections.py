@@ -1,0 +1,269 @@
+"""The sections of a run's configuration, one frozen model each.
+
+Everything here enters the stage keys of the stages that declare the section (see afm_core.execution), except fields
+marked with `NOT_IN_KEY`: places (URIs), concurrency and anything else that cannot change a result. Secrets are never
+configuration: they come from the environment.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+NOT_IN_KEY: dict[str, Any] = {"in_key": False}
+"""Mark a field that cannot change a result: `Field(..., json_schema_extra=NOT_IN_KEY)`."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, unknown keys refused, defaults validated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class GrammarName(StrEnum):
+    """The profiles of the chain-of-agents grammar."""
+
+    MHQA = "mhqa"
+    WEB = "web"
+    CODE = "code"
+    MULTI_TOOL = "multi_tool"
+
+
+class StoreConfig(Section):
+    """Where artifacts live: a directory or s3://bucket/prefix. Empty: `$AFM_HOME/store`."""
+
+    uri: str = Field(default="", json_schema_extra=NOT_IN_KEY)
+
+
+class CorpusConfig(Section):
+    """The documents. `world`: facts from offline packages; `micro`: a few invented entities for the smoke profile."""
+
+    source: Literal["world", "micro"] = "world"
+    minimum_city_population: int = Field(default=150_000, ge=0)
+    seed: int = 0
+
+
+class SplitCounts(Section):
+    """How many tasks a split gets."""
+
+    train: int = Field(default=360, ge=1)
+    dev: int = Field(default=60, ge=1)
+    gate: int = Field(default=100, ge=1)
+    test: int = Field(default=360, ge=1)
+
+
+class TasksConfig(Section):
+    """Task generation over the corpus. `hop_weights[i]` is the share of tasks with i + 1 hops.
+
+    `guessable_share` caps the share of tasks whose answer comes from a small set (continent, currency, comparisons),
+    so that accuracy means finding, not guessing. `file`: a JSONL or parquet of the user's own tasks instead.
+    """
+
+    counts: SplitCounts = SplitCounts()
+    hop_weights: tuple[float, ...] = (0.30, 0.35, 0.25, 0.10)
+    comparison_share: Share = 0.10
+    guessable_share: Share = 0.15
+    held_out_share: Share = 0.25
+    seed: int = 0
+    file: str | None = None
+
+
+class PromptStyle(StrEnum):
+    """full: the whole language explained; brief: one line, for models that learned the language."""
+
+    FULL = "full"
+    BRIEF = "brief"
+
+
+class Budget(Section):
+    """Limits of one episode. `seconds` is wall-clock time from its first request."""
+
+    turns: Positive = 16
+    turn_tokens: Positive = 96
+    total_tokens: Positive = 1024
+    tool_calls: Positive = 12
+    seconds: float = Field(default=600.0, gt=0)
+    observation_tokens: Positive = 160
+
+
+class AgentConfig(Section):
+    """How the policy and the teacher act: language profile, prompt, tools and budgets.
+
+    `tools` binds a tag of the language to a tool's name, e.g. {"web_search": "search_local"}.
+    """
+
+    grammar: GrammarName = GrammarName.WEB
+    prompt: PromptStyle = PromptStyle.BRIEF
+    tools: dict[str, str] = Field(default={"web_search": "search_local", "crawl_page": "read_local"})
+    search_results: Positive = 3
+    budget: Budget = Budget()
+
+
+class TeacherConfig(Section):
+    """The solution teacher: how often it errs (and recovers), its seed, and its share of tasks read page by page."""
+
+    mistake_rate: Share = 0.15
+    seed: int = 0
+    concurrency: Positive = Field(default=8, json_schema_extra=NOT_IN_KEY)
+
+
+class CurationConfig(Section):
+    """The four filters and the mixing that follows them.
+
+    minimum_interactions: agent and tool activations below which a trajectory is dropped (paper: 5).
+    without_reflection_share: share of trajectories without reflection that is kept, 1 keeps all.
+    correction_copies: how many times a trajectory that corrected itself is repeated (1: once).
+    """
+
+    minimum_interactions: int = Field(default=3, ge=0)
+    without_reflection_share: Share = 1.0
+    correction_copies: Positive = 1
+    guessable_share: Share = 0.2
+    seed: int = 0
+
+
+class ModelConfig(Section):
+    """The base model: `tiny` (random, smoke only), `smollm2-135m`, a directory, an object-store URI or a hub id."""
+
+    source: str = "smollm2-135m"
+    seed: int = 0
+
+
+class Dtype(StrEnum):
+    """Number format of weights and activations."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class LoraConfig(Section):
+    """Low-rank adapters instead of full fine-tuning."""
+
+    rank: Positive = 16
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class SftConfig(Section):
+    """Supervised fine-tuning. A step trains `batch_trajectories` trajectories; `micro_batch_tokens` bounds memory.
+
+    The schedule is a linear warm-up over `warmup_share` of the steps, then a cosine to `final_learning_rate_share`.
+    """
+
+    epochs: float = Field(default=1.0, gt=0)
+    batch_trajectories: Positive = 8
+    micro_batch_tokens: Positive = 1024
+    max_tokens: Positive = 1024
+    learning_rate: float = Field(default=3e-4, gt=0)
+    warmup_share: Share = 0.1
+    final_learning_rate_share: Share = 0.1
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    gradient_clip: float = Field(default=1.0, gt=0)
+    mask_observations: bool = True
+    train_mistakes: bool = False
+    lora: LoraConfig | None = None
+    dtype: Dtype = Dtype.FP32
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    world_size: Positive = 1
+    threads: Positive = 2
+    gpus_per_worker: int = Field(default=0, ge=0)
+    checkpoint_every: Positive = 20
+    keep_last: Positive = 1
+    keep_best: int = Field(default=0, ge=0)
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        if self.max_tokens > self.micro_batch_tokens:
+            raise ValueError("max_tokens must not exceed micro_batch_tokens: the longest trajectory must fit a batch")
+        return self
+
+
+class EngineKind(StrEnum):
+    """What generates tokens."""
+
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+    OPENAI = "openai"
+
+
+class EngineConfig(Section):
+    """The engine of rollouts and evaluation. `base_url` and `model` are for the openai kind."""
+
+    kind: EngineKind = EngineKind.TRANSFORMERS
+    dtype: Dtype = Dtype.FP32
+    threads: Positive = 2
+    gpus: int = Field(default=0, ge=0)
+    slots: Positive = 32
+    max_length: Positive = 1536
+    base_url: str = Field(default="", json_schema_extra=NOT_IN_KEY)
+    model: str = ""
+
+
+class EvaluationConfig(Section):
+    """Which tasks are evaluated and how. Limits are task counts of a split; None is the whole split.
+
+    `maximum_unscored` is the share of unscored tasks above which the gate refuses.
+    """
+
+    test_limit: Positive | None = None
+    gate_limit: Positive | None = None
+    baseline_limit: Positive | None = 60
+    few_shot: Positive = 3
+    temperature: float = Field(default=0.0, ge=0)
+    shard_size: Positive = 64
+    baselines: bool = True
+    seed: int = 0
+
+
+class RegistryConfig(Section):
+    """The MLflow registered model and the rule for a new champion."""
+
+    model_name: str = "afm"
+    minimum_gain: float = Field(default=0.0, ge=0, le=1)
+    maximum_unscored: Share = 0.01
+
+
+class TrackingConfig(Section):
+    """MLflow. Empty uri: SQLite in `$AFM_HOME/mlflow.db`, or MLFLOW_TRACKING_URI when set."""
+
+    enabled: bool = Field(default=True, json_schema_extra=NOT_IN_KEY)
+    uri: str = Field(default="", json_schema_extra=NOT_IN_KEY)
+    experiment: str = Field(default="afm", json_schema_extra=NOT_IN_KEY)
+
+
+class ExecutionConfig(Section):
+    """How stages are run. `ray_address`: empty starts one local Ray per run. Seconds and bytes as named."""
+
+    parallel_stages: Positive = Field(default=1, json_schema_extra=NOT_IN_KEY)
+    retries: int = Field(default=2, ge=0, json_schema_extra=NOT_IN_KEY)
+    retry_delay_seconds: float = Field(default=5.0, ge=0, json_schema_extra=NOT_IN_KEY)
+    stage_timeout_seconds: float = Field(default=7200.0, gt=0, json_schema_extra=NOT_IN_KEY)
+    ray_address: str = Field(default="", json_schema_extra=NOT_IN_KEY)
+    ray_cpus: Positive = Field(default=2, json_schema_extra=NOT_IN_KEY)
+    ray_object_store_bytes: Positive = Field(default=120_000_000, json_schema_extra=NOT_IN_KEY)
+    wait_for_lease: bool = Field(default=True, json_schema_extra=NOT_IN_KEY)
+
+
+class RunConfig(Section):
+    """A whole run: one section a concern. `profile` names the file it came from."""
+
+    profile: str
+    store: StoreConfig = StoreConfig()
+    corpus: CorpusConfig = CorpusConfig()
+    tasks: TasksConfig = TasksConfig()
+    agent: AgentConfig = AgentConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    curation: CurationConfig = CurationConfig()
+    model: ModelConfig = ModelConfig()
+    sft: SftConfig = SftConfig()
+    engine: EngineConfig = EngineConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    registry: RegistryConfig = RegistryConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    execution: ExecutionConfig = ExecutionConfig()
