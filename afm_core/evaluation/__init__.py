@@ -1,1 +1,35 @@
-"""."""
+"""Evaluation: honest figures, their uncertainty, the promotion gate, and the report of a run.
+
+Protocols say under which conditions a task is put (protocols.py), rows are what is measured (rows.py), metrics.py turns
+rows into accuracy with an interval, gate.py decides on promotion, results.py prints a run's end, and the report
+package renders one self-contained HTML file. stages.py holds the two stages, `evaluate` and `register`.
+"""
+
+from afm_core.evaluation.gate import Decision, Outcome, Side, decide
+from afm_core.evaluation.metrics import figures, find_entry, summarise, wilson_interval
+from afm_core.evaluation.protocols import Protocol, Trial, Variant, trials_of, variant_of
+from afm_core.evaluation.rows import EvaluationRow, is_guessable, row_of, rows_from_table, rows_table
+from afm_core.evaluation.sampling import stratified_sample, task_set_digest
+
+__all__ = [
+    "Decision",
+    "EvaluationRow",
+    "Outcome",
+    "Protocol",
+    "Side",
+    "Trial",
+    "Variant",
+    "decide",
+    "figures",
+    "find_entry",
+    "is_guessable",
+    "row_of",
+    "rows_from_table",
+    "rows_table",
+    "stratified_sample",
+    "summarise",
+    "task_set_digest",
+    "trials_of",
+    "variant_of",
+    "wilson_interval",
+]
