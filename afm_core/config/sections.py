@@ -241,8 +241,6 @@ class ExecutionConfig(Section):
     """How stages are run. `ray_address`: empty starts one local Ray per run. Seconds and bytes as named."""
 
     parallel_stages: Positive = Field(default=1, json_schema_extra=NOT_IN_KEY)
-    retries: int = Field(default=2, ge=0, json_schema_extra=NOT_IN_KEY)
-    retry_delay_seconds: float = Field(default=5.0, ge=0, json_schema_extra=NOT_IN_KEY)
     stage_timeout_seconds: float = Field(default=7200.0, gt=0, json_schema_extra=NOT_IN_KEY)
     ray_address: str = Field(default="", json_schema_extra=NOT_IN_KEY)
     ray_cpus: Positive = Field(default=2, json_schema_extra=NOT_IN_KEY)

@@ -1,0 +1,131 @@
+"""The record of a run: what it was asked, what each stage did, how it ended. One folder a run below `$AFM_HOME/runs`.
+
+Records are for people and for `afm runs`; nothing in the pipeline depends on them (the store is the only truth).
+"""
+
+import json
+import os
+import secrets
+import time
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from afm_core.config import ConfigError
+from afm_core.store import ArtifactRef
+
+
+class RunStatus(StrEnum):
+    """How a run stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class StageRecord(BaseModel):
+    """One stage of a run. `seconds` is wall-clock time here, near 0 when cached."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    cached: bool
+    seconds: float
+    artifact: ArtifactRef
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    key: str = ""
+    generation: int = 1
+
+
+class RunRecord(BaseModel):
+    """A run. `models` and `champion` are filled at its end; see DESIGN section 7 for the JSON."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run_id: str
+    profile: str
+    status: RunStatus = RunStatus.RUNNING
+    started: str
+    ended: str | None = None
+    seconds: float | None = None
+    pid: int
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    config: dict[str, Any] = Field(default_factory=dict)
+    stages: list[StageRecord] = Field(default_factory=list)
+    models: dict[str, Any] = Field(default_factory=dict)
+    champion: dict[str, Any] | None = None
+    report: str | None = None
+    error: str | None = None
+    peak_memory_bytes: int = 0
+    memory_series: list[tuple[float, int]] = Field(default_factory=list)
+
+
+def new_run_id() -> str:
+    """Sortable and unique: UTC time and four random hex digits."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def now() -> str:
+    """UTC time in ISO format, seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class RunDirectory:
+    """The folder of one run: record, resolved configuration, specs, logs, metric spool, report."""
+
+    def __init__(self, home: Path, run_id: str) -> None:
+        self.path = home / "runs" / run_id
+        self.run_id = run_id
+        self.logs = self.path / "logs"
+        self.specs = self.path / "specs"
+        self.report = self.path / "report.html"
+
+    def create(self) -> "RunDirectory":
+        """Make the folders. Raises ConfigError if they cannot be written."""
+        try:
+            for folder in (self.path, self.logs, self.specs):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot write {self.path}: {error.strerror}; set AFM_HOME to a writable folder") from error
+        return self
+
+    def save(self, record: RunRecord) -> None:
+        """Replace the record atomically."""
+        temporary = self.path / f".run.json.{os.getpid()}.{time.monotonic_ns()}"
+        temporary.write_text(record.model_dump_json(indent=2), encoding="utf-8")
+        temporary.replace(self.path / "run.json")
+
+    def load(self) -> RunRecord:
+        """The saved record. Raises ConfigError if there is none or it is damaged."""
+        try:
+            return RunRecord.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"no run {self.run_id!r}; `afm runs ls` lists them") from None
+        except (OSError, ValidationError, json.JSONDecodeError) as error:
+            raise ConfigError(f"the record of run {self.run_id!r} is damaged: {error}") from error
+
+
+def list_runs(home: Path) -> list[RunRecord]:
+    """Every readable record, newest first; damaged ones are left out."""
+    records = []
+    for path in sorted((home / "runs").glob("*/run.json"), reverse=True):
+        try:
+            records.append(RunDirectory(home, path.parent.name).load())
+        except ConfigError:
+            continue
+    return records
+
+
+def find_run(home: Path, name: str) -> RunDirectory:
+    """A run by id, unique prefix, or `last`. Raises ConfigError."""
+    names = sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
+    if name == "last" and names:
+        return RunDirectory(home, names[-1])
+    found = [one for one in names if one.startswith(name)]
+    if len(found) != 1:
+        raise ConfigError(f"{'no' if not found else 'more than one'} run {name!r}; `afm runs ls` lists them")
+    return RunDirectory(home, found[0])

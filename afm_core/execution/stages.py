@@ -1,0 +1,161 @@
+"""The table of stages: what each needs, makes and depends on. The one place where rooms are wired to names.
+
+A stage's key covers its declared configuration sections, the digests of its inputs, and the digest of its declared
+source files: editing an unrelated room never invalidates an artifact, editing a declared one always does.
+"""
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from afm_core.config import (
+    AgentConfig,
+    ConfigError,
+    CorpusConfig,
+    CurationConfig,
+    EngineConfig,
+    EvaluationConfig,
+    ModelConfig,
+    RegistryConfig,
+    RunConfig,
+    Section,
+    SftConfig,
+    TasksConfig,
+    TeacherConfig,
+    key_fields,
+)
+from afm_core.store import ArtifactKind, StageContext, StageResult, StageSpec, stage_key
+
+ROOT = Path(__file__).parents[2]
+_LANGUAGE = ("afm_core/data", "afm_core/coa")
+_TOKENS = (*_LANGUAGE, "afm_core/tokens")
+_EPISODES = (*_TOKENS, "afm_core/tools", "afm_core/engines", "afm_core/rollout", "afm_core/rewards")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage. `function` is "module:name"; `sources` are files or folders below the project's root."""
+
+    name: str
+    kind: ArtifactKind
+    function: str
+    sections: tuple[type[Section], ...]
+    sources: tuple[str, ...]
+    needs_ray: bool = False
+
+    def load(self) -> Callable[[StageContext], StageResult]:
+        """Import the stage's function (and whatever heavy library it needs)."""
+        module, _, name = self.function.partition(":")
+        loaded: Callable[[StageContext], StageResult] = getattr(importlib.import_module(module), name)
+        return loaded
+
+    def config_of(self, config: RunConfig) -> dict[str, Any]:
+        """The key fields of the declared sections, by section name."""
+        return {name: key_fields(section) for name, section in _sections(config) if isinstance(section, self.sections)}
+
+
+STAGES: dict[str, Stage] = {
+    stage.name: stage
+    for stage in (
+        Stage(
+            "corpus",
+            ArtifactKind.CORPUS,
+            "afm_core.taskcraft.stages:build_corpus",
+            (CorpusConfig,),
+            ("afm_core/taskcraft", "afm_core/data"),
+        ),
+        Stage(
+            "tasks",
+            ArtifactKind.TASKS,
+            "afm_core.taskcraft.stages:generate_tasks",
+            (TasksConfig, AgentConfig),
+            ("afm_core/taskcraft", "afm_core/data"),
+        ),
+        Stage(
+            "teach",
+            ArtifactKind.TRAJECTORIES,
+            "afm_core.teacher.stages:teach",
+            (TeacherConfig, AgentConfig),
+            ("afm_core/teacher", *_LANGUAGE, "afm_core/tools", "afm_core/rewards"),
+        ),
+        Stage(
+            "curate",
+            ArtifactKind.TRAJECTORIES,
+            "afm_core.curation.stages:curate",
+            (CurationConfig, AgentConfig),
+            ("afm_core/curation", *_LANGUAGE, "afm_core/rewards"),
+            needs_ray=True,
+        ),
+        Stage(
+            "base",
+            ArtifactKind.MODEL,
+            "afm_core.training.stages:base_model",
+            (ModelConfig,),
+            ("afm_core/training/models.py", "afm_core/training/tiny.py"),
+        ),
+        Stage(
+            "sft",
+            ArtifactKind.MODEL,
+            "afm_core.training.stages:sft",
+            (SftConfig, AgentConfig),
+            ("afm_core/training", *_TOKENS),
+            needs_ray=True,
+        ),
+        Stage(
+            "evaluate",
+            ArtifactKind.EVALUATION,
+            "afm_core.evaluation.stages:evaluate",
+            (AgentConfig, EngineConfig, EvaluationConfig, TeacherConfig),
+            ("afm_core/evaluation/stages.py", "afm_core/evaluation/metrics.py", "afm_core/teacher", *_EPISODES),
+        ),
+        Stage(
+            "register",
+            ArtifactKind.REGISTRATION,
+            "afm_core.evaluation.stages:register",
+            (RegistryConfig,),
+            ("afm_core/evaluation/gate.py", "afm_core/evaluation/stages.py"),
+        ),
+    )
+}
+
+
+def stage_named(name: str) -> Stage:
+    """The stage of that name; raises ConfigError listing the known ones."""
+    if name not in STAGES:
+        raise ConfigError(f"no stage {name!r}; stages are {', '.join(STAGES)}")
+    return STAGES[name]
+
+
+def key_of(spec: StageSpec) -> str:
+    """The stage key of a spec (DESIGN: stage, source digest, resolved sections, input digests)."""
+    stage = stage_named(spec.stage)
+    return stage_key(
+        stage=stage.name,
+        source_digest=source_digest(stage.sources),
+        config=stage.config_of(RunConfig.model_validate(spec.config)),
+        inputs={name: ref.digest for name, ref in spec.inputs.items()},
+        variant=spec.variant,
+    )
+
+
+@cache
+def source_digest(sources: tuple[str, ...]) -> str:
+    """SHA-256 over the Python files below the declared sources: paths and contents, in order."""
+    digest = hashlib.sha256()
+    for path in sorted({file for source in sources for file in _python_files(ROOT / source)}):
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _python_files(path: Path) -> list[Path]:
+    files = [path] if path.is_file() else list(path.rglob("*.py"))
+    assert files, f"declared source {path} has no Python files"
+    return files
+
+
+def _sections(config: RunConfig) -> list[tuple[str, Section]]:
+    return [(name, value) for name in RunConfig.model_fields if isinstance(value := getattr(config, name), Section)]
