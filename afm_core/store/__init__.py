@@ -1,1 +1,48 @@
-"""."""
+"""Artifacts: the commit protocol, manifests, names, leases, lineage, verification and garbage collection.
+
+Open a store with `open_store`, run a stage inside `Store.attempt`, read with `Store.open`. Killing any process at any
+instant leaves the store valid. See afm_core/store/manifests.py for the layout and attempt.py for the protocol.
+"""
+
+from afm_core.store.attempt import StageAttempt
+from afm_core.store.backend import Backend, hash_file, open_backend
+from afm_core.store.crash import CRASH_POINTS, crash_point
+from afm_core.store.errors import ArtifactCorrupt, ArtifactMissing, LeaseHeld, StoreError, StoreUnavailable
+from afm_core.store.lease import Holder, Timing
+from afm_core.store.manifests import content_digest, stage_key
+from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
+from afm_core.store.stage import Artifact, StageContext, StageInterrupted, StageResult, StageSpec
+from afm_core.store.store import Store, Verification, open_store
+from afm_core.store.tables import read_table, write_table
+
+__all__ = [
+    "CRASH_POINTS",
+    "Artifact",
+    "ArtifactCorrupt",
+    "ArtifactKind",
+    "ArtifactMissing",
+    "ArtifactRef",
+    "Backend",
+    "FileEntry",
+    "Holder",
+    "LeaseHeld",
+    "Manifest",
+    "StageAttempt",
+    "StageContext",
+    "StageInterrupted",
+    "StageResult",
+    "StageSpec",
+    "Store",
+    "StoreError",
+    "StoreUnavailable",
+    "Timing",
+    "Verification",
+    "content_digest",
+    "crash_point",
+    "hash_file",
+    "open_backend",
+    "open_store",
+    "read_table",
+    "stage_key",
+    "write_table",
+]

@@ -52,11 +52,12 @@ class Artifact:
 class StageResult:
     """What a stage function returns. `rows`: table file -> row count. `metrics`: deterministic figures (digest-free).
 
-    `parents` adds inputs found at run time. Files below `output/sidecar/` are kept but not digested.
+    `parents` adds inputs found at run time to the manifest's. Files below `output/sidecar/` are kept but not digested.
     """
 
     metrics: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
+    parents: Mapping[str, ArtifactRef] = field(default_factory=dict)
 
 
 class StageContext(Protocol):
