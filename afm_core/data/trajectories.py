@@ -31,9 +31,7 @@ class Tag(StrEnum):
     ANSWER = "answer"
 
 
-TOOL_TAGS: frozenset[Tag] = frozenset(
-    {Tag.WIKI_SEARCH, Tag.WEB_SEARCH, Tag.CRAWL_PAGE, Tag.CODE, Tag.VISUAL_INSPECTOR}
-)
+TOOL_TAGS: frozenset[Tag] = frozenset({Tag.WIKI_SEARCH, Tag.WEB_SEARCH, Tag.CRAWL_PAGE, Tag.CODE, Tag.VISUAL_INSPECTOR})
 """Tags that call a tool; an observation follows each."""
 
 

@@ -1,1 +1,31 @@
-"""."""
+"""Runs one stage as a fresh process, and keeps the record of a run. `afm stage` is the other end."""
+
+from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Waiting
+from afm_core.execution.process import StageFailed
+from afm_core.execution.runs import RunDirectory, RunRecord, RunStatus, StageRecord, find_run, list_runs, new_run_id
+from afm_core.execution.session import RunSession, is_retryable, store_uri
+from afm_core.execution.stages import STAGES, Stage, key_of, stage_named
+
+__all__ = [
+    "STAGES",
+    "Event",
+    "Failed",
+    "FailureKind",
+    "Finished",
+    "Progress",
+    "RunDirectory",
+    "RunRecord",
+    "RunSession",
+    "RunStatus",
+    "Stage",
+    "StageFailed",
+    "StageRecord",
+    "Waiting",
+    "find_run",
+    "is_retryable",
+    "key_of",
+    "list_runs",
+    "new_run_id",
+    "stage_named",
+    "store_uri",
+]

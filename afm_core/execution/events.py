@@ -17,8 +17,10 @@ class FailureKind(StrEnum):
 
     CONFIGURATION = "configuration"
     """The user's mistake: never retried."""
+    INFRASTRUCTURE = "infrastructure"
+    """A service, the network, the disk or a worker failed: worth a retry."""
     FAILED = "failed"
-    """The work failed: may be retried."""
+    """The work itself failed: a retry would fail the same way."""
     INTERRUPTED = "interrupted"
     """Told to stop; sealed what it could."""
     DIED = "died"

@@ -90,7 +90,9 @@ class RunDirectory:
             for folder in (self.path, self.logs, self.specs):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"cannot write {self.path}: {error.strerror}; set AFM_HOME to a writable folder") from error
+            raise ConfigError(
+                f"cannot write {self.path}: {error.strerror}; set AFM_HOME to a writable folder"
+            ) from error
         return self
 
     def save(self, record: RunRecord) -> None:

@@ -1,0 +1,28 @@
+# Every target sets up what it needs: `make run` and `make test` work on a bare checkout with Python >= 3.11.
+.PHONY: run smoke test check unit integration install clean
+
+run: install ## documents to a registered model, on this machine (profile laptop)
+	.venv/bin/afm run --profile laptop
+
+smoke: install ## the same road with a tiny random model: checks an installation in minutes
+	.venv/bin/afm run --profile smoke
+
+test: install check unit integration ## everything CI runs
+
+check: install
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m mypy
+	PYTHONPATH=. .venv/bin/python -c "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+unit: install
+	.venv/bin/python -m pytest -q -m "not integration"
+
+integration: install
+	.venv/bin/python -m pytest -q -m integration
+
+install:
+	@bash deployments/environment.sh
+
+clean:
+	rm -rf .venv .afm .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,97 @@
+"""`afm run`: the whole pipeline of a profile through Prefect, with or without a running server."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from afm_cli.common import config_options, emit, json_option, resolve_config, say
+
+
+@click.command()
+@config_options
+@click.option("--refresh", multiple=True, metavar="STAGE", help="Make a new generation of a cached stage; repeatable.")
+@click.option("--plan", is_flag=True, help="Show stages, keys, what is cached and the memory estimate; run nothing.")
+@click.option("--no-wait", is_flag=True, help="Fail at once if another run holds a stage, instead of waiting.")
+@json_option
+def run(
+    profile: str,
+    config_file: Path | None,
+    overrides: tuple[str, ...],
+    refresh: tuple[str, ...],
+    plan: bool,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    """Run the whole pipeline of a profile.
+
+    \b
+    Examples:
+      afm run --profile smoke
+      afm run --profile laptop --set sft.learning_rate=1e-4
+      afm run --refresh sft
+    """
+    if no_wait:
+        overrides = (*overrides, "execution.wait_for_lease=false")
+    config = resolve_config(profile, config_file, overrides)
+    if plan:
+        _show_plan(config, as_json)
+        return
+    document = _run_flow(profile, config_file, overrides, refresh)
+    if as_json:
+        emit(document)
+    else:
+        _show(document)
+
+
+def _run_flow(
+    profile: str, config_file: Path | None, overrides: tuple[str, ...], refresh: tuple[str, ...]
+) -> dict[str, Any]:
+    import os
+
+    from afm_core.config import home
+    from afm_core.execution.runs import new_run_id
+    from afm_core.execution.stages import stage_named
+    from flows.embedded import embedded_server, wait_until_healthy
+
+    for name in refresh:
+        stage_named(name)
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
+    run_id = new_run_id()
+    say(f"run {run_id} (profile {profile}); records in {home() / 'runs' / run_id}")
+    with embedded_server(home()):
+        from flows.pipeline import pipeline
+
+        wait_until_healthy()
+        document: dict[str, Any] = pipeline(
+            profile=profile,
+            overrides=list(overrides),
+            config_file=str(config_file) if config_file else None,
+            refresh=list(refresh),
+            run_id=run_id,
+        )
+    return document
+
+
+def _show(document: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from afm_core.evaluation.report import result_table
+
+    console = Console()
+    console.print(result_table(document))
+    champion = document.get("champion") or {}
+    console.print(f"registered: {champion.get('outcome')} ({champion.get('reason')})", highlight=False)
+    console.print(f"report: {document['report']}", highlight=False, soft_wrap=True)
+
+
+def _show_plan(config: Any, as_json: bool) -> None:
+    from afm_core.execution.plan import plan_run
+
+    steps = plan_run(config)
+    if as_json:
+        emit({"profile": config.profile, "stages": [step.model_dump(mode="json") for step in steps]})
+        return
+    for step in steps:
+        state = "cached" if step.cached else "to do"
+        click.echo(f"{step.name:<20} {state:<7} {step.key or 'key follows from its inputs':<28.24} {step.resources}")

@@ -1,0 +1,200 @@
+"""One run in progress: what its stages share (configuration, store, local Ray, memory sampler, metric replay).
+
+`RunSession.execute` is the whole road of one stage seen from the parent: look the key up in the store, else start a
+stage process and wait for its artifact. The Prefect tasks above are thin wrappers of it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from afm_core.config import RunConfig, home, resolved_json
+from afm_core.execution.events import Event, FailureKind
+from afm_core.execution.memory import MemorySampler
+from afm_core.execution.process import StageFailed, run_process, stop_all
+from afm_core.execution.ray_head import LocalRay
+from afm_core.execution.runs import RunDirectory, RunRecord, RunStatus, StageRecord, now
+from afm_core.execution.stages import key_of, stage_named
+from afm_core.store import ArtifactRef, StageSpec, Store, open_store
+from afm_core.tracking import MetricSpool, Replayer
+
+Listener = Callable[[str, Event], None]
+LogListener = Callable[[str, str], None]
+
+
+class RunSession:
+    """A run's shared state. Use as a context manager: it closes what it started, however the run ends."""
+
+    def __init__(self, config: RunConfig, run_id: str, refresh: Iterable[str] = (), parameters: Any = None) -> None:
+        self.config = config
+        self.home = home()
+        self.refresh = frozenset(stage_named(name).name for name in refresh)
+        self.directory = RunDirectory(self.home, run_id).create()
+        self.store: Store = open_store(store_uri(config), self.home / "cache")
+        self.record = RunRecord(
+            run_id=run_id,
+            profile=config.profile,
+            started=now(),
+            pid=os.getpid(),
+            parameters=parameters or {},
+            config=config.model_dump(mode="json"),
+        )
+        self._ray = LocalRay(config.execution, self.directory.logs / "ray.log")
+        self._memory = MemorySampler()
+        self._replayer = Replayer(self.home / "spool", config.tracking)
+        self._slots = threading.Semaphore(config.execution.parallel_stages)
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self._generations: dict[str, int] = {}
+        self._finished = False
+
+    def __enter__(self) -> "RunSession":
+        (self.directory.path / "config.json").write_text(resolved_json(self.config), encoding="utf-8")
+        self.directory.save(self.record)
+        self._memory.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        stop_all()
+        self._ray.close()
+        self._memory.__exit__()
+        if error is not None:
+            cancelled = kind is not None and not issubclass(kind, Exception)
+            self.record.status = RunStatus.CANCELLED if cancelled else RunStatus.FAILED
+            self.record.error = str(error) or type(error).__name__
+        elif self.record.status is RunStatus.RUNNING:
+            self.record.status = RunStatus.COMPLETED
+        self._stamp()
+        self.directory.save(self.record)
+        self._replayer.close()
+
+    def execute(
+        self,
+        name: str,
+        inputs: Mapping[str, ArtifactRef],
+        variant: str = "",
+        *,
+        on_event: Listener = lambda stage, event: None,
+        on_log: LogListener = lambda stage, line: None,
+    ) -> StageRecord:
+        """Run one stage, or return its committed artifact. Raises ConfigError or StageFailed."""
+        label = f"{name}:{variant}" if variant else name
+        spec = self._spec(name, inputs, variant)
+        with self._slots:
+            started = time.monotonic()
+            key = key_of(spec)
+            found = self.store.lookup(key, self._generation(label, key))
+            if found is not None:
+                record = StageRecord(
+                    name=label,
+                    cached=True,
+                    seconds=round(time.monotonic() - started, 3),
+                    artifact=self.store.ref(found),
+                    metrics=dict(found.metrics),
+                    key=key,
+                    generation=found.generation,
+                )
+            else:
+                record = self._start(label, spec, key, on_event, on_log)
+        self._add(record)
+        return record
+
+    def finish(self, **fields: Any) -> RunRecord:
+        """Fill the end of the record (models, champion, report)."""
+        for name, value in fields.items():
+            setattr(self.record, name, value)
+        self._stamp()
+        self.directory.save(self.record)
+        return self.record
+
+    def _spec(self, name: str, inputs: Mapping[str, ArtifactRef], variant: str) -> StageSpec:
+        return StageSpec(
+            stage=name,
+            config=self.config.model_dump(mode="json"),
+            inputs=dict(inputs),
+            variant=variant,
+            store_uri=self.store.uri,
+        )
+
+    def _generation(self, label: str, key: str) -> int | None:
+        """The generation to look for: a refreshed stage asks for a new one, once a run."""
+        if label.partition(":")[0] not in self.refresh:
+            return None
+        with self._lock:
+            if key not in self._generations:
+                self._generations[key] = self.store.next_generation(key)
+            return self._generations[key]
+
+    def _start(self, label: str, spec: StageSpec, key: str, on_event: Listener, on_log: LogListener) -> StageRecord:
+        generation = self._generations.get(key)
+        spec = spec.model_copy(update={"generation": generation})
+        file_label = label.replace(":", "-")
+        spec_path = self.directory.specs / f"{file_label}.json"
+        spec_path.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+        started = time.monotonic()
+        self._replayer.start()
+        finished = run_process(
+            spec_path,
+            environment=self._environment(spec),
+            log_path=self.directory.logs / f"{file_label}.log",
+            timeout_seconds=self.config.execution.stage_timeout_seconds,
+            on_event=lambda event: on_event(label, event),
+            on_log=lambda line: on_log(label, line),
+        )
+        manifest = self.store.manifest(finished.ref)
+        return StageRecord(
+            name=label,
+            cached=False,
+            seconds=round(time.monotonic() - started, 3),
+            artifact=finished.ref,
+            metrics=dict(finished.metrics),
+            key=key,
+            generation=manifest.generation,
+        )
+
+    def _environment(self, spec: StageSpec) -> dict[str, str]:
+        """The child's environment. Secrets pass through it, never through the spec."""
+        environment = dict(os.environ)
+        environment["AFM_RUN_ID"] = self.record.run_id
+        environment["AFM_HOME"] = str(self.home)
+        if stage_named(spec.stage).needs_ray:
+            environment["RAY_ADDRESS"] = self._ray.address()
+        return environment
+
+    def _add(self, record: StageRecord) -> None:
+        with self._lock:
+            self.record.stages.append(record)
+            self._stamp()
+            self.directory.save(self.record)
+        self._track(record)
+
+    def _track(self, record: StageRecord) -> None:
+        spool = MetricSpool(
+            self.home / "spool",
+            attempt=f"{self.record.run_id}:{record.name}",
+            tags={"afm.run": self.record.run_id, "afm.stage": record.name, "afm.cached": str(record.cached).lower()},
+        )
+        figures = {k: v for k, v in record.metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        spool.log({**figures, "seconds": record.seconds}, step=0)
+
+    def _stamp(self) -> None:
+        self.record.ended = now()
+        self.record.seconds = round(time.monotonic() - self._started, 1)
+        self.record.peak_memory_bytes = self._memory.peak_bytes
+        self.record.memory_series = list(self._memory.series)
+
+
+def store_uri(config: RunConfig) -> str:
+    """Where artifacts live: configured, or `$AFM_STORE`, or `$AFM_HOME/store`."""
+    return config.store.uri or os.environ.get("AFM_STORE") or str(home() / "store")
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether a retry may help: infrastructure, a died process or a time-out; never the user's mistake."""
+    return isinstance(error, StageFailed) and error.kind in {
+        FailureKind.INFRASTRUCTURE,
+        FailureKind.DIED,
+        FailureKind.TIMEOUT,
+    }

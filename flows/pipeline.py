@@ -1,0 +1,81 @@
+"""The whole road: documents to a registered agent foundation model.
+
+    corpus ─► tasks ─► teach ─► curate ─► sft ─► evaluate ─► register
+                                  base ──┘  └─ beside it: the base model, baselines without a model, the champion
+
+Every arrow is an artifact reference; every stage is resumable and cached by its content (see docs/concepts.md).
+"""
+
+from typing import Any
+
+from prefect import flow
+from prefect.futures import PrefectFuture
+from prefect.task_runners import ThreadPoolTaskRunner
+
+import tasks as stage
+from flows.publish import publish
+from flows.session import open_session
+
+
+@flow(
+    name="pipeline",
+    flow_run_name="{profile}",
+    persist_result=False,
+    task_runner=ThreadPoolTaskRunner(max_workers=8),  # type: ignore[arg-type]
+)
+def pipeline(
+    profile: str = "laptop",
+    overrides: list[str] | None = None,
+    config_file: str | None = None,
+    refresh: list[str] | None = None,
+    run_id: str | None = None,
+) -> dict[str, Any]:
+    """Turn documents into a registered model.
+
+    Args:
+        profile: a shipped profile, see configs/.
+        overrides: `section.key=value` over the profile.
+        config_file: a TOML file between the two.
+        refresh: stages to make anew although they are cached.
+        run_id: name of the run; made up if not given.
+
+    Returns:
+        The run's record: status, stages, models, champion and the report's path.
+    """
+    with open_session(profile, config_file, overrides or [], refresh or [], run_id) as session:
+        corpus = stage.corpus.submit(session)
+        tasks = stage.tasks.submit(session, corpus)
+
+        demonstrations = stage.teach.submit(session, corpus, tasks)
+        curated = stage.curate.submit(session, demonstrations, tasks)
+
+        base = stage.base.submit(session, corpus)
+        sft = stage.sft.submit(session, base, curated)
+
+        held_out = {"tasks": tasks, "corpus": corpus}
+        sft_scores = stage.evaluate.submit(session, "policy", model=sft, **held_out)
+        base_scores = stage.evaluate.submit(session, "base", model=base, demonstrations=curated, **held_out)
+        reference = stage.evaluate.submit(session, "reference", **held_out)
+
+        champion = stage.champion.submit(session, sft)
+        finished(corpus, tasks, demonstrations, curated, base, sft, sft_scores, base_scores, reference, champion)
+        opponent = champion.result()
+        if opponent is None:
+            rival, rival_scores = base, base_scores
+        else:
+            rival = opponent.ref
+            rival_scores = stage.evaluate.submit(session, "policy", model=rival, **held_out)
+        decision = stage.register.submit(session, sft, sft_scores, rival, rival_scores)
+        finished(decision)
+
+        return publish(session)
+
+
+def finished(*futures: PrefectFuture[Any]) -> None:
+    """Wait for all in order, so that the first error is the root and not one that followed from it."""
+    for future in futures:
+        future.result()
+
+
+if __name__ == "__main__":
+    pipeline()

@@ -1,0 +1,57 @@
+"""What a run shows in the terminal: one line a stage, live progress where the terminal can redraw a line."""
+
+import sys
+import threading
+import time
+from typing import ClassVar
+
+from afm_core.execution import StageRecord
+
+_QUIET_SECONDS = 10.0
+
+
+class Console:
+    """Writes to standard error; on a terminal progress redraws one line, elsewhere it is a line every 10 s."""
+
+    _current: ClassVar["Console | None"] = None
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._lock = threading.Lock()
+        self._last = 0.0
+        self._open_line = False
+
+    @classmethod
+    def current(cls) -> "Console":
+        """The process's console."""
+        if cls._current is None:
+            cls._current = cls()
+        return cls._current
+
+    def progress(self, stage: str, done: int, total: int, message: str) -> None:
+        """Show how far a stage is."""
+        text = f"  {stage:<18} {done:>6}/{total:<6} {message}"
+        with self._lock:
+            if self._live:
+                sys.stderr.write(f"\r\x1b[K{text[:110]}")
+                sys.stderr.flush()
+                self._open_line = True
+            elif time.monotonic() - self._last >= _QUIET_SECONDS or done == total:
+                self._last = time.monotonic()
+                print(text.rstrip(), file=sys.stderr)
+
+    def note(self, stage: str, text: str) -> None:
+        """One line about a stage."""
+        self._line(f"  {stage:<18} {text}")
+
+    def finished(self, record: StageRecord) -> None:
+        """One line for a finished stage."""
+        mark = "cached" if record.cached else f"{record.seconds:.1f} s"
+        self._line(f"✓ {record.name:<18} {mark:>9}  {record.artifact.kind}:{record.artifact.digest[:12]}")
+
+    def _line(self, text: str) -> None:
+        with self._lock:
+            if self._open_line:
+                sys.stderr.write("\r\x1b[K")
+                self._open_line = False
+            print(text, file=sys.stderr, flush=True)

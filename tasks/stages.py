@@ -1,0 +1,103 @@
+"""The stages as Prefect tasks. Retries (with back-off and jitter) are for infrastructure alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import TaskRun
+from prefect.states import State
+from prefect.tasks import exponential_backoff
+
+from afm_core.execution import RunSession, is_retryable
+from afm_core.store import ArtifactRef
+from afm_core.tracking import Champion, Registry
+from tasks.runner import run_stage
+
+
+async def _infrastructure_only(_task: object, _run: TaskRun, state: "State[Any]") -> bool:
+    error = await state.aresult(raise_on_failure=False)
+    return isinstance(error, BaseException) and is_retryable(error)
+
+
+def _stage_task(*tags: str, run_name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """A task with the house's settings: no Prefect cache, no stored result, two retries of infrastructure failures."""
+    return task(
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=2,
+        retry_delay_seconds=exponential_backoff(backoff_factor=5),
+        retry_jitter_factor=0.5,
+        retry_condition_fn=_infrastructure_only,
+        tags=list(tags),
+        task_run_name=run_name,
+    )
+
+
+@_stage_task("cpu")
+def corpus(session: RunSession) -> "State[ArtifactRef]":
+    """Freeze the documents."""
+    return run_stage(session, "corpus", {})
+
+
+@_stage_task("cpu")
+def tasks(session: RunSession, corpus: ArtifactRef) -> "State[ArtifactRef]":
+    """Make verifiable tasks from the documents."""
+    return run_stage(session, "tasks", {"corpus": corpus})
+
+
+@_stage_task("cpu")
+def teach(session: RunSession, corpus: ArtifactRef, tasks: ArtifactRef) -> "State[ArtifactRef]":
+    """Demonstrate the training tasks with the teacher."""
+    return run_stage(session, "teach", {"corpus": corpus, "tasks": tasks})
+
+
+@_stage_task("ray")
+def curate(session: RunSession, demonstrations: ArtifactRef, tasks: ArtifactRef) -> "State[ArtifactRef]":
+    """Filter, deduplicate and mix the demonstrations."""
+    return run_stage(session, "curate", {"demonstrations": demonstrations, "tasks": tasks})
+
+
+@_stage_task("cpu")
+def base(session: RunSession, corpus: ArtifactRef) -> "State[ArtifactRef]":
+    """Bring the base model into the store (the tiny one is made from the corpus)."""
+    return run_stage(session, "base", {"corpus": corpus} if session.config.model.source == "tiny" else {})
+
+
+@_stage_task("ray", "gpu")
+def sft(session: RunSession, base: ArtifactRef, demonstrations: ArtifactRef) -> "State[ArtifactRef]":
+    """Fine-tune the base model on the curated demonstrations."""
+    return run_stage(session, "sft", {"base": base, "demonstrations": demonstrations})
+
+
+@_stage_task("gpu", run_name="evaluate {variant}")
+def evaluate(session: RunSession, variant: str, **inputs: ArtifactRef) -> "State[ArtifactRef]":
+    """Measure a model (or the baselines without one) on held-out tasks."""
+    return run_stage(session, "evaluate", inputs, variant)
+
+
+@task(cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=exponential_backoff(5))
+def champion(session: RunSession, challenger: ArtifactRef) -> Champion | None:
+    """The champion to beat: the registry's, or, where the challenger is that already, the one it beat."""
+    return Registry.of(session.config).opponent(challenger)
+
+
+@_stage_task("cpu")
+def register(
+    session: RunSession,
+    challenger: ArtifactRef,
+    challenger_evaluation: ArtifactRef,
+    champion: ArtifactRef,
+    champion_evaluation: ArtifactRef,
+) -> "State[ArtifactRef]":
+    """Register the challenger as champion if it wins on the gate split."""
+    return run_stage(
+        session,
+        "register",
+        {
+            "challenger": challenger,
+            "challenger_evaluation": challenger_evaluation,
+            "champion": champion,
+            "champion_evaluation": champion_evaluation,
+        },
+    )
