@@ -6,8 +6,9 @@ observations.
 """
 
 from afm_core.coa.escape import escape, holds_tags, unescape
-from afm_core.coa.grammar import Grammar, GrammarState, grammar_for, stop_strings
+from afm_core.coa.grammar import Grammar, GrammarState
 from afm_core.coa.parser import Element, Parsed, parse
+from afm_core.coa.profiles import grammar_for, stop_strings
 from afm_core.coa.prompts import closed_book_answer, closed_book_prompt, prompt
 from afm_core.coa.readings import (
     double_check_score,

@@ -154,9 +154,7 @@ class _Run:
             self._report(ViolationCode.UNCLOSED_TAG, f"<{opened.tag}> is never closed", opened)
         if opened.tag is Tag.OBSERVATION:
             text = unescape(text)
-        self.elements.append(
-            Element(opened.tag, text, self._place(), opened.start, end, self.origin, closed=closes)
-        )
+        self.elements.append(Element(opened.tag, text, self._place(), opened.start, end, self.origin, closed=closes))
         self._answered = self._answered or opened.tag is Tag.ANSWER
 
     def _between(self, start: int, end: int) -> None:

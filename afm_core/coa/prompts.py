@@ -6,8 +6,9 @@ Layout: instruction, then examples if any, then a blank line and `Question: ...`
 
 from collections.abc import Mapping, Sequence
 
-from afm_core.coa.grammar import Grammar, grammar_for
+from afm_core.coa.grammar import Grammar
 from afm_core.coa.parser import parse
+from afm_core.coa.profiles import grammar_for
 from afm_core.coa.traces import render_trajectory
 from afm_core.config import GrammarName, PromptStyle
 from afm_core.data import Tag, Trajectory
@@ -103,14 +104,10 @@ def closed_book_answer(text: str) -> str:
 
 
 def _bound(grammar: Grammar, tools: Mapping[Tag, object] | Sequence[Tag]) -> dict[Tag, str]:
-    wanted = {Tag(tag): _description(Tag(tag), tools) for tag in tools} or {
-        tag: _TOOLS[tag] for tag in grammar.tools
-    }
+    wanted = {Tag(tag): _description(Tag(tag), tools) for tag in tools} or {tag: _TOOLS[tag] for tag in grammar.tools}
     for tag in wanted:
         if tag not in grammar.tools:
-            raise ValueError(
-                f"the profile {grammar.name} has no tool <{tag}>; it has {', '.join(grammar.tools)}"
-            )
+            raise ValueError(f"the profile {grammar.name} has no tool <{tag}>; it has {', '.join(grammar.tools)}")
     return wanted
 
 
@@ -136,6 +133,6 @@ def _full(grammar: Grammar, tools: Mapping[Tag, str]) -> str:
         "Solve the question alone, playing every role of a team of agents in turn. Write only these elements, "
         "each opened and closed by its tag, and never a tag inside an element's text.\n"
         f"Roles:\n{roles}\nTools:\n{acts}\n"
-        f"After a tool's closing tag the result is inserted as <{Tag.OBSERVATION}>; never write one.\n"
+        f"After a tool's closing tag the result is inserted as <{Tag.OBSERVATION}>: never write one.\n"
         f"{_RULES[grammar.name]}\nForm: {skeleton}"
     )

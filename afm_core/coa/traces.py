@@ -7,8 +7,9 @@ sampled text is verbatim, teacher text that spells our tags is refused.
 from collections.abc import Sequence
 
 from afm_core.coa.escape import escape, holds_tags
-from afm_core.coa.grammar import Grammar, grammar_for
+from afm_core.coa.grammar import Grammar
 from afm_core.coa.parser import Element, parse
+from afm_core.coa.profiles import grammar_for
 from afm_core.coa.violations import Violation, ViolationCode
 from afm_core.data import Origin, Segment, Tag, Trajectory
 
@@ -19,9 +20,7 @@ def render(segment: Segment) -> str:
         return f"<{Tag.OBSERVATION}>{escape(segment.text)}</{Tag.OBSERVATION}>"
     if segment.origin is Origin.TEACHER and segment.tag is not None:
         if holds_tags(segment.text):
-            raise ValueError(
-                f"teacher text of <{segment.tag}> holds tags of the language: {segment.text[:80]!r}"
-            )
+            raise ValueError(f"teacher text of <{segment.tag}> holds tags of the language: {segment.text[:80]!r}")
         return f"<{segment.tag}>{segment.text}</{segment.tag}>"
     return segment.text
 
@@ -29,9 +28,7 @@ def render(segment: Segment) -> str:
 def render_trajectory(trajectory: Trajectory) -> str:
     """The assistant's turn: every segment but prompt and template, with nothing in between."""
     return "".join(
-        render(segment)
-        for segment in trajectory.segments
-        if segment.origin not in (Origin.PROMPT, Origin.TEMPLATE)
+        render(segment) for segment in trajectory.segments if segment.origin not in (Origin.PROMPT, Origin.TEMPLATE)
     )
 
 
@@ -45,7 +42,7 @@ def elements_of(trajectory: Trajectory) -> list[Element]:
 
 
 def check_trajectory(trajectory: Trajectory, grammar: Grammar | None = None) -> list[Violation]:
-    """All violations, of the parser and of the grammar (default: the trajectory's own profile), by segment."""
+    """All violations of the parser and of the grammar (default: the trajectory's own), by segment."""
     grammar = grammar or grammar_for(trajectory.grammar)
     elements: list[Element] = []
     found: list[Violation] = []
