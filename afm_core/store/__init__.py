@@ -1,19 +1,23 @@
 """Artifacts: the commit protocol, manifests, names, leases, lineage, verification and garbage collection.
 
-Open a store with `open_store`, run a stage inside `Store.attempt`, read with `Store.open`. Killing any process at any
-instant leaves the store valid. See afm_core/store/manifests.py for the layout and attempt.py for the protocol.
+Open a store with `open_store`, run a stage inside `Store.attempt`, read with `Store.open`. Killing any
+process at any instant leaves the store valid. See afm_core/store/manifests.py for the layout and attempt.py
+for the protocol.
 """
 
 from afm_core.store.attempt import StageAttempt
 from afm_core.store.backend import Backend, hash_file, open_backend
+from afm_core.store.browse import Lineage
 from afm_core.store.crash import CRASH_POINTS, crash_point
 from afm_core.store.errors import ArtifactCorrupt, ArtifactMissing, LeaseHeld, StoreError, StoreUnavailable
+from afm_core.store.gc import Collection, Garbage
 from afm_core.store.lease import Holder, Timing
 from afm_core.store.manifests import content_digest, stage_key
 from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
 from afm_core.store.stage import Artifact, StageContext, StageInterrupted, StageResult, StageSpec
-from afm_core.store.store import Store, Verification, open_store
+from afm_core.store.store import Store, open_store
 from afm_core.store.tables import read_table, write_table
+from afm_core.store.verify import Verification
 
 __all__ = [
     "CRASH_POINTS",
@@ -23,9 +27,12 @@ __all__ = [
     "ArtifactMissing",
     "ArtifactRef",
     "Backend",
+    "Collection",
     "FileEntry",
+    "Garbage",
     "Holder",
     "LeaseHeld",
+    "Lineage",
     "Manifest",
     "StageAttempt",
     "StageContext",

@@ -1,18 +1,18 @@
 """One attempt at one stage: lease, context of the stage function, commit.
 
-    with store.attempt(key=key, spec=spec, kind=ArtifactKind.TASKS, sections=("tasks",), scratch=directory) as attempt:
+    with store.attempt(key=key, spec=spec, kind=ArtifactKind.TASKS, sections=("tasks",), scratch=directory) as
+    attempt:
         if attempt.committed is not None:          # found, or another attempt finished it while we waited
             return attempt.committed
         return attempt.commit(stage_function(attempt))
 
-Commit order: data, manifest, pointer. The pointer's conditional create picks one winner; a late loser discards its
-copy and returns the winner's reference. In a local store `output` is already the artifact's final place, so a commit
-hashes and syncs but never copies. Leaving the block releases the lease, whatever happened.
+Commit order: data, manifest, pointer. The pointer's conditional create picks one winner; a late loser
+discards its copy and returns the winner's reference. In a local store `output` is already the artifact's
+final place, so a commit hashes and syncs but never copies. Leaving the block releases the lease, whatever
+happened.
 """
 
-import os
 import shutil
-import sys
 import threading
 import time
 import uuid
@@ -22,22 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from afm_core.config import RunConfig, key_fields
-from afm_core.store.backend import hash_file, sync
+from afm_core.config import RunConfig
+from afm_core.store.commit import build_manifest, publish, store_data
 from afm_core.store.crash import crash_point
 from afm_core.store.errors import LeaseHeld
 from afm_core.store.lease import Heartbeat, Holder, this_process
-from afm_core.store.manifests import (
-    SIDECAR,
-    canonical_json,
-    content_digest,
-    data_path,
-    epoch_path,
-    manifest_bytes,
-    manifest_path,
-    pointer_path,
-)
-from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
+from afm_core.store.manifests import data_path, epoch_path
+from afm_core.store.refs import ArtifactKind, ArtifactRef
 from afm_core.store.seals import Seals
 from afm_core.store.stage import Artifact, SectionT, StageInterrupted, StageResult, StageSpec
 
@@ -50,7 +41,9 @@ MetricsSink = Callable[[Mapping[str, float], int], None]
 
 @dataclass(frozen=True)
 class Sinks:
-    """Where an attempt's reports go; each may be left out. `on_wait` is called at every look at a live holder."""
+    """Where an attempt's reports go; each may be left out. `on_wait` is called at every look at a live
+    holder.
+    """
 
     progress: ProgressSink | None = None
     metrics: MetricsSink | None = None
@@ -61,9 +54,10 @@ class Sinks:
 class StageAttempt:
     """A StageContext that can commit. Built by `Store.attempt`; use it as a context manager.
 
-    `committed` is the artifact that made this attempt unnecessary (then nothing is leased and nothing may be sealed
-    or committed), or, after `commit`, its result. Entering raises LeaseHeld (with wait=False), StageInterrupted (told
-    to stop while waiting), ArtifactMissing (an input is gone), ConfigError or StoreUnavailable.
+    `committed` is the artifact that made this attempt unnecessary (then nothing is leased and nothing may be
+    sealed or committed), or, after `commit`, its result. Entering raises LeaseHeld (with wait=False),
+    StageInterrupted (told to stop while waiting), ArtifactMissing (an input is gone), ConfigError or
+    StoreUnavailable.
     """
 
     store: "Store"
@@ -109,12 +103,13 @@ class StageAttempt:
     # --- what the stage function sees
 
     def section(self, model: type[SectionT]) -> SectionT:
-        """The resolved section of that type, validated. Raises AssertionError if the stage did not declare it."""
+        """The resolved section of that type, validated. Raises AssertionError if the stage did not declare
+        it.
+        """
         names = [name for name, info in RunConfig.model_fields.items() if info.annotation is model]
-        assert names and names[0] in self.sections, (
-            f"stage {self.spec.stage!r} reads {model.__name__} but declares only {', '.join(self.sections) or 'nothing'}"
-        )
-        return model.model_validate(self.spec.config.get(names[0], {}))
+        declared = [name for name in names if name in self.sections]
+        assert declared, f"stage {self.spec.stage!r} reads {model.__name__}; it declares {self.sections}"
+        return model.model_validate(self.spec.config.get(declared[0], {}))
 
     def seal(self, name: str, source: Path) -> None:
         """Copy a finished file or directory into the work area under `name` (slashes allowed), atomically."""
@@ -141,104 +136,31 @@ class StageAttempt:
     # --- commit
 
     def commit(self, result: StageResult, sidecar: Mapping[str, Any] | None = None) -> ArtifactRef:
-        """Commit what lies below `output` and return the winner's reference (ours, or that of a faster attempt).
+        """Commit what lies below `output` and return the winner's reference (ours, or that of a faster
+        attempt).
 
         `sidecar` (code version, environment, peak memory) goes into the manifest, undigested.
 
         Raises:
             ValueError: the output is empty, or `result.rows` names a file that is not there.
         """
-        assert self.holder is not None and self.committed is None, (
-            "nothing to commit: this attempt holds no lease"
-        )
+        assert self.holder is not None, "nothing to commit: this attempt holds no lease"
+        assert self.committed is None, "committed already"
+        backend, epoch = self.store.backend, epoch_path(self.key, self.holder.epoch)
         crash_point("before_data")
-        files, sidecar_files = self._store_data(result.rows)
+        entries = store_data(backend, self.holder, self.output, result.rows)
         crash_point("before_manifest")
-        manifest = self._manifest(self.holder, result, files, sidecar_files, dict(sidecar or {}))
-        winner = self._publish(manifest)
+        sidecar = {"started": self._started, **(sidecar or {})}
+        manifest = build_manifest(self.holder, self.spec, self.kind, self.sections, result, entries, sidecar)
+        winner = publish(self.store, manifest)
+        self._stop_heartbeat()
         if winner.epoch != self.holder.epoch:
-            self.store.backend.delete(epoch_path(self.key, self.holder.epoch))
+            backend.delete(epoch)
         else:  # committed: nobody resumes from here any more
-            self.store.backend.delete(f"{epoch_path(self.key, self.holder.epoch)}/checkpoints")
-            self.store.backend.delete(f"{epoch_path(self.key, self.holder.epoch)}/seals")
+            backend.delete(f"{epoch}/seals")
+            backend.delete(f"{epoch}/checkpoints")
         self.committed = self.store.ref(winner)
         return self.committed
-
-    def _store_data(self, rows: Mapping[str, int]) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
-        assert self.holder is not None
-        entries = []
-        remote = self.store.backend.local("") is None
-        for relative in _output_files(self.output):
-            file = self.output / relative
-            if remote:
-                size, sha256 = self.store.backend.put(
-                    file, f"{data_path(self.key, self.holder.epoch)}/{relative}"
-                )
-            else:
-                size, sha256 = _settle(file)
-            entries.append(FileEntry(path=relative, size=size, sha256=sha256, rows=rows.get(relative)))
-        if not remote:
-            for directory in {(self.output / entry.path).parent for entry in entries} | {self.output}:
-                sync(directory)
-        files = tuple(entry for entry in entries if not entry.path.startswith(SIDECAR))
-        if not files:
-            raise ValueError(f"stage {self.spec.stage!r} wrote no file below its output directory")
-        unknown = sorted(set(rows) - {entry.path for entry in entries})
-        if unknown:
-            raise ValueError(
-                f"stage {self.spec.stage!r} counted rows of files it did not write: {', '.join(unknown)}"
-            )
-        return files, tuple(entry for entry in entries if entry.path.startswith(SIDECAR))
-
-    def _manifest(
-        self,
-        holder: Holder,
-        result: StageResult,
-        files: tuple[FileEntry, ...],
-        sidecar_files: tuple[FileEntry, ...],
-        sidecar: dict[str, Any],
-    ) -> Manifest:
-        sidecar |= {
-            "attempt": holder.attempt,
-            "host": holder.process.host,
-            "started": self._started,
-            "finished": time.time(),
-            "python": sys.version.split()[0],
-        }
-        return Manifest(
-            kind=self.kind,
-            digest=content_digest(self.kind, files),
-            stage=self.spec.stage,
-            key=self.key,
-            generation=holder.generation,
-            epoch=holder.epoch,
-            files=files,
-            sidecar_files=sidecar_files,
-            parents={**self.spec.inputs, **result.parents},
-            config={name: self._key_fields(name) for name in self.sections},
-            metrics=dict(result.metrics),
-            sidecar=sidecar,
-        )
-
-    def _key_fields(self, name: str) -> dict[str, Any]:
-        model = RunConfig.model_fields[name].annotation
-        assert model is not None
-        return key_fields(model.model_validate(self.spec.config.get(name, {})))
-
-    def _publish(self, manifest: Manifest) -> Manifest:
-        while True:
-            data = manifest_bytes(manifest)
-            self.store.backend.write(manifest_path(self.key, manifest.epoch), data)
-            crash_point("before_pointer")
-            if self.store.backend.create(
-                pointer_path(self.key, manifest.generation), _pointer(manifest, data)
-            ):
-                return manifest
-            winner = self.store.lookup(self.key, manifest.generation)
-            if winner is not None:
-                return winner
-            # The winner turned out corrupt: take the next generation.
-            manifest = manifest.model_copy(update={"generation": self.store.next_generation(self.key)})
 
     # --- lease
 
@@ -272,7 +194,9 @@ class StageAttempt:
         )
 
     def _confirm(self, holder: Holder) -> bool:
-        """The former holder may have committed between our look-up and our lease: look again, now that we hold it."""
+        """The former holder may have committed between our look-up and our lease: look again, now that we
+        hold it.
+        """
         self.holder = holder
         if self.store.lookup(self.key, self.generation) is None:
             return True
@@ -289,57 +213,23 @@ class StageAttempt:
         self.output = self.store.backend.local(data_path(self.key, self.holder.epoch)) or private / "output"
         for directory in (self.scratch, self.output):
             directory.mkdir(parents=True)
-        self._seals = Seals(
-            self.store.backend, self.key, self.holder.epoch, self.holder.generation, private / "sealed"
-        )
+        self._seals = Seals(self.store.backend, self.key, self.holder.epoch, self.holder.generation, private / "sealed")
         self.inputs = {name: self.store.open(reference) for name, reference in self.spec.inputs.items()}
 
     def _release(self, outcome: str) -> None:
         assert self.holder is not None
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
+        self._stop_heartbeat()
         if self.scratch != Path():
             shutil.rmtree(self.scratch.parent, ignore_errors=True)
-        if self.committed is None and self._heartbeat is not None:
+        if self.committed is None and self.output != Path():
             self.store.backend.delete(data_path(self.key, self.holder.epoch))
         self.store.leases().finish(self.holder, outcome)
         self.holder = None
 
+    def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+
     def _open_seals(self) -> Seals:
         assert self._seals is not None, "this attempt holds no lease"
         return self._seals
-
-
-def _pointer(manifest: Manifest, data: bytes) -> bytes:
-    import hashlib
-
-    return canonical_json(
-        {
-            "manifest": manifest_path(manifest.key, manifest.epoch),
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "kind": manifest.kind,
-            "digest": manifest.digest,
-        }
-    )
-
-
-def _output_files(output: Path) -> list[str]:
-    """Relative paths of the files below a directory, sorted; raises ValueError for a link to a directory."""
-    found = []
-    for directory, subdirectories, names in os.walk(output):
-        for name in subdirectories:
-            if Path(directory, name).is_symlink():
-                raise ValueError(f"{Path(directory, name)} is a link to a directory; copy its files instead")
-        found += [Path(directory, name).relative_to(output).as_posix() for name in names]
-    return sorted(found)
-
-
-def _settle(file: Path) -> tuple[int, str]:
-    """Make a file of a local store final: no second name that could change it, read-only, on the disk; hash it."""
-    if file.is_symlink() or file.stat().st_nlink > 1:
-        copy = file.with_name(f".{uuid.uuid4().hex}")
-        shutil.copyfile(file, copy)
-        copy.replace(file)
-    file.chmod(0o444)
-    sync(file)
-    return hash_file(file)

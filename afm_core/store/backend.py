@@ -1,8 +1,8 @@
 """Where bytes live: one small protocol, and its implementation for a local directory.
 
-Everything above relies on two promises of a backend: `create` is a conditional create (of any number of racing
-callers exactly one is told that it won), and an object is seen whole or not at all. Paths are relative to the
-store's root, with forward slashes. Listings are never cached.
+Everything above relies on two promises of a backend: `create` is a conditional create (of any number of
+racing callers exactly one is told that it won), and an object is seen whole or not at all. Paths are relative
+to the store's root, with forward slashes. Listings are never cached.
 """
 
 import errno
@@ -35,7 +35,9 @@ class Backend(Protocol):
         ...
 
     def create(self, path: str, data: bytes) -> bool:
-        """Conditional create; True for the one caller that created it. `data` must differ from caller to caller."""
+        """Conditional create; True for the one caller that created it. `data` must differ from caller to
+        caller.
+        """
         ...
 
     def write(self, path: str, data: bytes, durable: bool = True) -> None:
@@ -101,7 +103,8 @@ def hash_file(path: Path) -> tuple[int, str]:
 
 
 class LocalBackend:
-    """A directory. Conditional create is link(2) of a finished temporary file, so the winner's object is whole.
+    """A directory. Conditional create is link(2) of a finished temporary file, so the winner's object is
+    whole.
 
     Files and directories are synced before anything that refers to them is written.
     """
@@ -195,9 +198,7 @@ class LocalBackend:
     def delete(self, path: str) -> None:
         grave = self._temporary()
         try:
-            self.local(path).rename(
-                grave
-            )  # vanishes at once; a kill during removal leaves only rubbish in tmp/
+            self.local(path).rename(grave)  # vanishes at once; a kill during removal leaves only rubbish in tmp/
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:

@@ -8,9 +8,7 @@ import signal
 from collections import Counter
 from typing import Literal, get_args
 
-CrashPoint = Literal[
-    "before_data", "before_manifest", "before_pointer", "during_checkpoint", "during_heartbeat"
-]
+CrashPoint = Literal["before_data", "before_manifest", "before_pointer", "during_checkpoint", "during_heartbeat"]
 CRASH_POINTS: tuple[str, ...] = get_args(CrashPoint)
 
 _arrivals: Counter[str] = Counter()

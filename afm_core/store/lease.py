@@ -1,9 +1,9 @@
 """Who works on a key: leases by conditional create, heartbeats by counter, and when a holder counts as dead.
 
-A holder on this host is dead at once when its process (pid, start time, boot) is gone; a zombie is gone too. A holder
-elsewhere is dead when its heartbeat counter has not moved for DEAD_AFTER seconds on the *observer's* monotonic clock:
-no two clocks are ever compared. A wrong verdict costs work, never validity: every attempt writes below its own epoch,
-and the pointer's conditional create picks one winner.
+A holder on this host is dead at once when its process (pid, start time, boot) is gone; a zombie is gone too.
+A holder elsewhere is dead when its heartbeat counter has not moved for DEAD_AFTER seconds on the *observer's*
+monotonic clock: no two clocks are ever compared. A wrong verdict costs work, never validity: every attempt
+writes below its own epoch, and the pointer's conditional create picks one winner.
 """
 
 import json
@@ -25,12 +25,13 @@ from afm_core.store.manifests import epoch_path
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds, and the clock and sleep to use (tests inject both)."""
+    """Seconds, and the clock and sleep to use (tests inject their own)."""
 
     heartbeat: float = 3.0
     dead_after: float = 15.0
     poll: float = 0.5
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Process:
 
 @dataclass(frozen=True)
 class Holder:
-    """A lease as recorded: which attempt holds the key since which epoch, towards which generation, from where.
+    """A lease as recorded: which attempt holds the key since which epoch, towards which generation, from
+    where.
 
     `inputs` are the URIs it reads: garbage collection leaves them alone while it lives.
     """
@@ -60,9 +62,7 @@ class Holder:
     process: Process = field(default_factory=Process)
 
     def __str__(self) -> str:
-        return (
-            f"attempt {self.attempt} (epoch {self.epoch}, process {self.process.pid} on {self.process.host})"
-        )
+        return f"attempt {self.attempt} (epoch {self.epoch}, process {self.process.pid} on {self.process.host})"
 
 
 def this_process() -> Process:
@@ -82,9 +82,7 @@ def gone(process: Process) -> bool | None:
     here = this_process()
     if process.host != here.host:
         return None
-    if (
-        process.boot != here.boot
-    ):  # rebooted, if it is the same machine; else another machine of the same name
+    if process.boot != here.boot:  # rebooted, if it is the same machine; else another machine of the same name
         return True if process.machine and process.machine == here.machine else None
     if process.namespace != here.namespace:
         return None
@@ -106,7 +104,9 @@ def _pid_namespace() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Start of a live process: ticks since boot on Linux (no clock can shift them), else seconds; None if it ended."""
+    """Start of a live process: ticks since boot on Linux (no clock can shift them), else seconds; None if it
+    ended.
+    """
     stat = _read(f"/proc/{pid}/stat")
     if stat:
         fields = stat.rpartition(")")[2].split()
@@ -132,7 +132,9 @@ class Leases:
         return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
 
     def holder(self, key: str, epoch: int) -> Holder:
-        """The recorded holder of an epoch; an unreadable record gives an unknown holder, judged by its heartbeat."""
+        """The recorded holder of an epoch; an unreadable record gives an unknown holder, judged by its
+        heartbeat.
+        """
         try:
             record = json.loads(self._backend.read(_record(key, epoch)) or b"{}")
             process = Process(**record.pop("process"))
@@ -151,20 +153,24 @@ class Leases:
 
     def finish(self, holder: Holder, outcome: str) -> None:
         """Record that the holder ended by itself, so that nobody waits for it."""
-        self._backend.create(
-            _done(holder), json.dumps({"attempt": holder.attempt, "outcome": outcome}).encode()
-        )
+        self._backend.create(_done(holder), json.dumps({"attempt": holder.attempt, "outcome": outcome}).encode())
 
     def dead(self, holder: Holder) -> bool:
-        """Whether the holder ended or died. For a holder elsewhere ask again and again: the verdict takes time."""
+        """Whether the holder ended or died. For a holder elsewhere ask again and again: the verdict takes
+        time.
+        """
         if self._backend.read(_done(holder)) is not None:
             return True
         ended = gone(holder.process)
         return ended if ended is not None else self._silent(holder)
 
+    def counter(self, holder: Holder) -> bytes | None:
+        """The holder's heartbeat counter as last written; None before its first beat."""
+        return self._backend.read(heartbeat_path(holder))
+
     def _silent(self, holder: Holder) -> bool:
         name = (holder.key, holder.epoch)
-        counter = self._backend.read(heartbeat_path(holder))
+        counter = self.counter(holder)
         now = self._timing.clock()
         if name not in self._seen or self._seen[name][0] != counter:
             self._seen[name] = (counter, now)

@@ -42,16 +42,17 @@ def stage_key(
 ) -> str:
     """64 hex digits that name a stage's result before it exists.
 
-    `config` is the key fields of the declared sections (see `key_fields`); of the inputs only names and digests count.
+    `config` is the key fields of the declared sections (see `key_fields`); of the inputs only names and
+    digests count.
     """
     digests = {name: reference.digest for name, reference in inputs.items()}
-    return _sha256(
-        {"stage": stage, "source": source_digest, "config": config, "inputs": digests, "variant": variant}
-    )
+    return _sha256({"stage": stage, "source": source_digest, "config": config, "inputs": digests, "variant": variant})
 
 
 def content_digest(kind: str, files: Iterable[FileEntry], schema_version: str = SCHEMA_VERSION) -> str:
-    """Digest of an artifact: its kind, schema version and the sorted (path, size, sha256) of its digested files."""
+    """Digest of an artifact: its kind, schema version and the sorted (path, size, sha256) of its digested
+    files.
+    """
     entries = sorted((entry.path, entry.size, entry.sha256) for entry in files)
     return _sha256({"kind": str(kind), "schema_version": schema_version, "files": entries})
 

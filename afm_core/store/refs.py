@@ -40,9 +40,11 @@ class FileEntry(_Frozen):
 
 
 class Manifest(_Frozen):
-    """The content of an artifact. Written after the data, before the key's pointer; readers go through it only.
+    """The content of an artifact. Written after the data, before the key's pointer; readers go through it
+    only.
 
-    `digest` covers kind, files and schema_version alone. `sidecar` (times, host, attempt, code version) is undigested.
+    `digest` covers kind, files and schema_version alone. `sidecar` (times, host, attempt, code version) is
+    undigested.
     """
 
     kind: ArtifactKind

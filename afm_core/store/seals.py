@@ -1,9 +1,11 @@
-"""Sealed work: checkpoints, finished shards, scored rows, which a later attempt at the same key may resume from.
+"""Sealed work: checkpoints, finished shards, scored rows, which a later attempt at the same key may resume
+from.
 
-A seal is a record written after its files: `work/KEY/EPOCH/seals/NAME.json` lists them with sizes and hashes. Files
-without a record do not exist. Sealing a name again writes new files, replaces the record, then removes the old files,
-so the name is always whole. An attempt writes below its own epoch only: it forgets an older attempt's seal by a
-record that says so. Of several epochs the newest sound seal counts, and only those of the same generation.
+A seal is a record written after its files: `work/KEY/EPOCH/seals/NAME.json` lists them with sizes and hashes.
+Files without a record do not exist. Sealing a name again writes new files, replaces the record, then removes
+the old files, so the name is always whole. An attempt writes below its own epoch only: it forgets an older
+attempt's seal by a record that says so. Of several epochs the newest sound seal counts, and only those of the
+same generation.
 """
 
 import json
@@ -51,9 +53,7 @@ class Seals:
         check_name(name)
         if not source.exists():
             raise FileNotFoundError(f"cannot seal {name!r}: {source} does not exist")
-        directory = (
-            f"{epoch_path(self._key, self._epoch)}/checkpoints/{quote(name, safe='')}/{uuid.uuid4().hex}"
-        )
+        directory = f"{epoch_path(self._key, self._epoch)}/checkpoints/{quote(name, safe='')}/{uuid.uuid4().hex}"
         entries = []
         for relative, file in _files(source):
             size, sha256 = self._backend.put(file, f"{directory}/{relative}")
@@ -73,7 +73,9 @@ class Seals:
             self._backend.delete(old.directory)
 
     def sealed(self, prefix: str = "") -> dict[str, Path]:
-        """Sorted names with `prefix` -> a local file or directory, read-only, checked against sizes and hashes."""
+        """Sorted names with `prefix` -> a local file or directory, read-only, checked against sizes and
+        hashes.
+        """
         found: dict[str, Path] = {}
         closed: set[str] = set()
         for epoch in self._epochs():
@@ -115,9 +117,7 @@ class Seals:
             "single": seal.single,
             "files": [entry.model_dump() for entry in seal.files],
         }
-        self._backend.write(
-            self._record_path(self._epoch, seal.name), json.dumps(record, sort_keys=True).encode()
-        )
+        self._backend.write(self._record_path(self._epoch, seal.name), json.dumps(record, sort_keys=True).encode())
 
     def _record_path(self, epoch: int, name: str) -> str:
         return f"{epoch_path(self._key, epoch)}/seals/{quote(name, safe='')}.json"
@@ -146,11 +146,7 @@ class Seals:
 
 def check_name(name: str) -> None:
     """Raise ValueError unless `name` is a relative path without empty, `.` or `..` parts."""
-    if (
-        any(part in ("", ".", "..") for part in name.split("/"))
-        or "\\" in name
-        or len(quote(name, safe="")) > 200
-    ):
+    if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or len(quote(name, safe="")) > 200:
         raise ValueError(f"{name!r} cannot name a sealed file: use a short relative path such as 'step-20'")
 
 

@@ -1,8 +1,10 @@
-"""The stage contract: what a stage is given and what it returns. afm_core.execution runs it, the store commits it.
+"""The stage contract: what a stage is given and what it returns. afm_core.execution runs it, the store
+commits it.
 
-A stage function has the signature `def stage(context: StageContext) -> StageResult`. It reads its declared inputs
-and configuration sections from the context, writes files below `context.output`, and may seal checkpoints, finished
-shards or scored rows with `context.seal`, which a later attempt finds again with `context.sealed`.
+A stage function has the signature `def stage(context: StageContext) -> StageResult`. It reads its declared
+inputs and configuration sections from the context, writes files below `context.output`, and may seal
+checkpoints, finished shards or scored rows with `context.seal`, which a later attempt finds again with
+`context.sealed`.
 """
 
 import threading
@@ -26,7 +28,9 @@ class StageSpec(BaseModel):
 
     stage: str
     config: dict[str, Any]
-    """The whole resolved RunConfig as JSON values; only the stage's declared sections are visible to it and keyed."""
+    """The whole resolved RunConfig as JSON values; only the stage's declared sections are visible to it and
+    keyed.
+    """
     inputs: dict[str, ArtifactRef] = Field(default_factory=dict)
     variant: str = ""
     """Distinguishes two uses of one stage in a run, e.g. evaluate:base and evaluate:sft. Part of the key."""
@@ -50,9 +54,11 @@ class Artifact:
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage function returns. `rows`: table file -> row count. `metrics`: deterministic figures (digest-free).
+    """What a stage function returns. `rows`: table file -> row count. `metrics`: deterministic figures
+    (digest-free).
 
-    `parents` adds inputs found at run time to the manifest's. Files below `output/sidecar/` are kept but not digested.
+    `parents` adds inputs found at run time to the manifest's. Files below `output/sidecar/` are kept but not
+    digested.
     """
 
     metrics: Mapping[str, float | int | str | bool | None] = field(default_factory=dict)
@@ -81,7 +87,9 @@ class StageContext(Protocol):
         ...
 
     def sealed(self, prefix: str = "") -> Mapping[str, Path]:
-        """Everything sealed under names with `prefix`, by this or an earlier attempt at the same key: name -> local path."""
+        """Everything sealed under names with `prefix`, by this or an earlier attempt at the same key: name ->
+        local path.
+        """
         ...
 
     def unseal(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """The store: look a key up, attempt it, open and verify what was committed. The store is the only truth.
 
-Readers go through a pointer and its manifest, never through a listing of data. A corrupt artifact is quarantined: its
-generation is never read again, and the key's next attempt writes the next generation.
+Readers go through a pointer and its manifest, never through a listing of data. A corrupt artifact is
+quarantined: its generation is never read again, and the key's next attempt writes the next generation.
 """
 
 import hashlib
@@ -10,14 +10,15 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from afm_core.config import ConfigError
 from afm_core.store.attempt import Sinks, StageAttempt
-from afm_core.store.backend import Backend, open_backend
+from afm_core.store.backend import Backend, hash_file, open_backend
+from afm_core.store.browse import Lineage, find, lineage
 from afm_core.store.errors import ArtifactCorrupt, ArtifactMissing
+from afm_core.store.gc import Collection, collect
 from afm_core.store.lease import Holder, Leases, Timing
 from afm_core.store.manifests import (
     MANIFEST_PATH,
@@ -31,23 +32,16 @@ from afm_core.store.manifests import (
 from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
 from afm_core.store.seals import download
 from afm_core.store.stage import Artifact, StageSpec
+from afm_core.store.verify import Verification, verify
 
 FORMAT = 1
 _MARKER = "store.json"
 
 
-@dataclass(frozen=True)
-class Verification:
-    """The result of hashing one artifact: `problems` is empty if every byte is what was committed."""
-
-    ref: ArtifactRef
-    stage: str
-    bytes: int
-    problems: tuple[str, ...] = ()
-
-
 class Store:
-    """Artifacts in one backend. `cache`: a local directory for artifacts of a remote store. Safe across processes."""
+    """Artifacts in one backend. `cache`: a local directory for artifacts of a remote store. Safe across
+    processes.
+    """
 
     def __init__(self, backend: Backend, cache: Path, timing: Timing | None = None) -> None:
         self.backend = backend
@@ -62,14 +56,15 @@ class Store:
     # --- names
 
     def lookup(self, key: str, generation: int | None = None) -> Manifest | None:
-        """The newest sound artifact of a key, at or after `generation`; corrupt ones are quarantined on the way.
+        """The newest sound artifact of a key, at or after `generation`; corrupt ones are quarantined on the
+        way.
 
         Checks that the manifest is the committed one and that every file is there with its size (no hashing).
         """
         for number in reversed(self.generations(key)):
             if generation is not None and number < generation:
                 break
-            if self.backend.read(quarantine_path(key, number)) is not None:
+            if self.quarantined(key, number):
                 continue
             try:
                 manifest = self.pointed(key, number)
@@ -85,7 +80,9 @@ class Store:
         return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
 
     def next_generation(self, key: str) -> int:
-        """The generation after every committed or quarantined one: pass it as `generation` to make a stage run again."""
+        """The generation after every committed or quarantined one: pass it as `generation` to make a stage
+        run again.
+        """
         return max((*self.generations(key), *self._quarantined(key)), default=-1) + 1
 
     def ref(self, manifest: Manifest) -> ArtifactRef:
@@ -99,36 +96,18 @@ class Store:
         return sorted(found, key=lambda one: (one.sidecar.get("finished", 0.0), one.key, one.generation))
 
     def find(self, text: str, kind: ArtifactKind | None = None) -> ArtifactRef:
-        """What a user means: a digest, a unique prefix of at least 6 digits, KIND:DIGEST, or a manifest's URI.
+        """What a user means by `text`; see afm_core.store.browse.find. Raises ConfigError."""
+        return find(self, text, kind)
 
-        Raises:
-            ConfigError: nothing, or several different artifacts, match.
-        """
-        wanted, separator, rest = text.partition(":")
-        if separator and wanted in set(ArtifactKind):
-            kind, text = ArtifactKind(wanted), rest
-        known = self.ls(kind)
-        if MANIFEST_PATH.search(text):
-            matches = [one for one in known if self.ref(one).uri.endswith(text.removeprefix("file://"))]
-        elif len(text) < 6:
-            raise ConfigError(
-                f"artifact {text!r}: give at least 6 digits of its digest; `afm artifacts ls` shows them"
-            )
-        else:
-            matches = [one for one in known if one.digest.startswith(text.lower())]
-        if not matches:
-            raise ConfigError(
-                f"no {kind or 'artifact'} {text!r} in {self.uri}; `afm artifacts ls` shows what is there"
-            )
-        if len({one.digest for one in matches}) > 1:
-            several = ", ".join(f"{one.kind}:{one.digest[:12]}" for one in matches[:5])
-            raise ConfigError(f"{text!r} is not unique in {self.uri}: {several}; give more digits")
-        return self.ref(matches[-1])
+    def lineage(self, ref: ArtifactRef) -> Lineage:
+        """Where an artifact comes from, down to the roots."""
+        return lineage(self, ref)
 
     # --- content
 
     def manifest(self, ref: ArtifactRef) -> Manifest:
-        """The manifest a reference names. If that copy is gone or quarantined, an equal artifact (same digest) serves.
+        """The manifest a reference names. If that copy is gone or quarantined, an equal artifact (same
+        digest) serves.
 
         Raises:
             ArtifactMissing: this store has no sound artifact with that digest.
@@ -143,38 +122,38 @@ class Store:
             except ArtifactCorrupt:
                 pass  # look-up below quarantines it if a pointer names it
         for other in self.ls(ref.kind):
-            if other.digest == ref.digest and (sound := self.lookup(other.key, other.generation)) is not None:
-                if sound.digest == ref.digest:
-                    return sound
-        raise ArtifactMissing(
-            f"no sound {ref.kind} {ref.digest[:12]} in {self.uri}: run the stage that makes it again"
-        )
+            sound = self.lookup(other.key, other.generation) if other.digest == ref.digest else None
+            if sound is not None and sound.digest == ref.digest:
+                return sound
+        raise ArtifactMissing(f"no sound {ref.kind} {ref.digest[:12]} in {self.uri}: run the stage that makes it again")
 
     def open(self, ref: ArtifactRef) -> Artifact:
-        """Open an artifact: its manifest, and a local directory with its files (downloaded and hashed if remote).
+        """Open an artifact: its manifest, and a local directory with its files (downloaded and hashed if
+        remote).
 
         Raises:
-            ArtifactMissing: it is not in this store. ArtifactCorrupt: a downloaded file is not what was committed.
+            ArtifactMissing: it is not in this store. ArtifactCorrupt: a downloaded file is not what was
+            committed.
         """
         manifest = self.manifest(ref)
         local = self.backend.local(data_path(manifest.key, manifest.epoch))
         return Artifact(ref=self.ref(manifest), manifest=manifest, path=local or self._downloaded(manifest))
 
     def verify(self, ref: ArtifactRef | None = None) -> list[Verification]:
-        """Hash every file of one artifact, or of all, and quarantine the corrupt ones; problems name the files."""
-        if ref is not None:
-            path = MANIFEST_PATH.search(ref.uri)
-            names = [path.group().split("/")[1]] if path else self.backend.names("keys")
-        else:
-            names = self.backend.names("keys")
-        results = []
-        for key in names:
-            for number in self.generations(key):
-                if self.backend.read(quarantine_path(key, number)) is None:
-                    result = self._verified(key, number)
-                    if ref is None or result.ref.digest == ref.digest:
-                        results.append(result)
-        return results
+        """Hash every file of one artifact, or of all, and quarantine the corrupt ones; problems name the
+        files.
+        """
+        return verify(self, ref)
+
+    def gc(
+        self, roots: Iterable[ArtifactRef] | None = None, *, unfinished: bool = False, dry_run: bool = True
+    ) -> Collection:
+        """Delete, or only list, what nobody needs; see afm_core.store.gc."""
+        return collect(self, roots, unfinished=unfinished, dry_run=dry_run)
+
+    def quarantined(self, key: str, generation: int) -> bool:
+        """Whether a generation was marked as bad."""
+        return self.backend.read(quarantine_path(key, generation)) is not None
 
     def quarantine(self, key: str, generation: int, reason: str) -> None:
         """Mark a generation as bad, for ever; its files stay until garbage collection."""
@@ -201,8 +180,9 @@ class Store:
     ) -> StageAttempt:
         """An attempt at a key, to be used as a context manager; see afm_core.store.attempt.
 
-        `generation` (default: the spec's) is the oldest acceptable one. `scratch` holds temporary files, deleted
-        afterwards. With wait=False a live holder elsewhere raises LeaseHeld; else `on_wait` is called every poll.
+        `generation` (default: the spec's) is the oldest acceptable one. `scratch` holds temporary files,
+        deleted afterwards. With wait=False a live holder elsewhere raises LeaseHeld; else `on_wait` is called
+        every poll.
         """
         return StageAttempt(
             store=self,
@@ -254,7 +234,7 @@ class Store:
                         continue  # look-up and verify report and quarantine it
 
     def _current(self, manifest: Manifest) -> bool:
-        if self.backend.read(quarantine_path(manifest.key, manifest.generation)) is not None:
+        if self.quarantined(manifest.key, manifest.generation):
             return False
         pointer = self.backend.read(pointer_path(manifest.key, manifest.generation))
         return pointer is not None and manifest_path(manifest.key, manifest.epoch).encode() in pointer
@@ -263,11 +243,7 @@ class Store:
         present = self.backend.walk(data_path(manifest.key, manifest.epoch))
         for entry in all_files(manifest):
             if present.get(entry.path) != entry.size:
-                state = (
-                    "is gone"
-                    if entry.path not in present
-                    else f"has {present[entry.path]} bytes, not {entry.size}"
-                )
+                state = "is gone" if entry.path not in present else f"has {present[entry.path]} bytes, not {entry.size}"
                 raise ArtifactCorrupt(f"{entry.path} {state}")
 
     def _downloaded(self, manifest: Manifest) -> Path:
@@ -288,45 +264,12 @@ class Store:
         return target
 
     def _fetch(self, manifest: Manifest, entry: FileEntry, target: Path) -> None:
-        from afm_core.store.backend import hash_file
-
         path = f"{data_path(manifest.key, manifest.epoch)}/{entry.path}"
         download(self.backend, path, target)
         if hash_file(target) != (entry.size, entry.sha256):
             self.quarantine(manifest.key, manifest.generation, f"{entry.path}: wrong hash at download")
             raise ArtifactCorrupt(f"{self.uri}/{path} is not what was committed; run its stage again")
         os.chmod(target, 0o444)
-
-    def _verified(self, key: str, generation: int) -> Verification:
-        unknown = ArtifactRef(
-            kind=ArtifactKind.CORPUS, digest="", uri=f"{self.uri}/{pointer_path(key, generation)}"
-        )
-        try:
-            manifest = self.pointed(key, generation)
-        except ArtifactCorrupt as error:
-            self.quarantine(key, generation, str(error))
-            return Verification(unknown, "", 0, (str(error),))
-        problems = []
-        for entry in all_files(manifest):
-            problem = self._problem(manifest, entry)
-            if problem:
-                problems.append(f"{entry.path}: {problem}")
-        if problems:
-            self.quarantine(key, generation, "; ".join(problems))
-        total = sum(entry.size for entry in all_files(manifest))
-        return Verification(self.ref(manifest), manifest.stage, total, tuple(problems))
-
-    def _problem(self, manifest: Manifest, entry: FileEntry) -> str:
-        digest, size = hashlib.sha256(), 0
-        try:
-            for chunk in self.backend.chunks(f"{data_path(manifest.key, manifest.epoch)}/{entry.path}"):
-                digest.update(chunk)
-                size += len(chunk)
-        except FileNotFoundError:
-            return "the file is gone"
-        if size != entry.size:
-            return f"{size} bytes, committed were {entry.size}"
-        return "" if digest.hexdigest() == entry.sha256 else "its content was changed (SHA-256 differs)"
 
 
 def open_store(uri: str, cache: Path, timing: Timing | None = None) -> Store:

@@ -1,8 +1,9 @@
 """Canonical parquet: equal tables give equal bytes, so that equal runs give equal digests.
 
-Everything the writer could decide by itself is fixed: format version, row group size, codec and level, dictionaries,
-statistics; single-threaded page order; no creation time. Row order is the caller's (see afm_core.data.tables).
-Row groups are counted in rows from the table's start, so chunking of the table in memory does not matter.
+Everything the writer could decide by itself is fixed: format version, row group size, codec and level,
+dictionaries, statistics; single-threaded page order; no creation time. Row order is the caller's (see
+afm_core.data.tables). Row groups are counted in rows from the table's start, so chunking of the table in
+memory does not matter.
 """
 
 from pathlib import Path

@@ -1,0 +1,39 @@
+"""Quiet libraries: no telemetry and no look-ups on a hub unless the user asked for them.
+
+Call `silence_telemetry()` before Prefect, Ray, MLflow, vLLM or transformers are imported: most read their
+switches once. Whatever the user has set is left alone, so `HF_HUB_OFFLINE=0 afm run ...` allows the hub
+again. Child processes inherit the switches.
+"""
+
+import os
+from types import MappingProxyType
+
+QUIET = MappingProxyType(
+    {
+        "DO_NOT_TRACK": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+)
+"""Environment variable -> value that turns telemetry, hub look-ups and start-up noise off."""
+
+_FOLLOWS_HUB = ("HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+def silence_telemetry() -> None:
+    """Set every switch of QUIET that the user has not set. A user's HF_HUB_OFFLINE decides for its relatives
+    too.
+    """
+    hub = os.environ.get("HF_HUB_OFFLINE")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, hub if hub is not None and name in _FOLLOWS_HUB else value)
