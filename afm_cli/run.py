@@ -37,6 +37,13 @@ def run(
     if plan:
         _show_plan(config, as_json)
         return
+    execute(profile, config_file, overrides, refresh, as_json)
+
+
+def execute(
+    profile: str, config_file: Path | None, overrides: tuple[str, ...], refresh: tuple[str, ...], as_json: bool
+) -> None:
+    """Run the flow and print its result."""
     document = _run_flow(profile, config_file, overrides, refresh)
     if as_json:
         emit(document)

@@ -48,7 +48,7 @@ class RunSession:
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._generations: dict[str, int] = {}
-        self._finished = False
+        self._closing = threading.Event()
 
     def __enter__(self) -> "RunSession":
         (self.directory.path / "config.json").write_text(resolved_json(self.config), encoding="utf-8")
@@ -57,6 +57,7 @@ class RunSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._closing.set()
         stop_all()
         self._ray.close()
         self._memory.__exit__()
@@ -83,6 +84,7 @@ class RunSession:
         label = f"{name}:{variant}" if variant else name
         spec = self._spec(name, inputs, variant)
         with self._slots:
+            self._refuse_if_closing(label)
             started = time.monotonic()
             key = key_of(spec)
             found = self.store.lookup(key, self._generation(label, key))
@@ -100,6 +102,11 @@ class RunSession:
                 record = self._start(label, spec, key, on_event, on_log)
         self._add(record)
         return record
+
+    def _refuse_if_closing(self, label: str) -> None:
+        """A run that is being stopped starts nothing more, retries included."""
+        if self._closing.is_set():
+            raise StageFailed(f"{label}: the run is being stopped", FailureKind.INTERRUPTED)
 
     def finish(self, **fields: Any) -> RunRecord:
         """Fill the end of the record (models, champion, report)."""
