@@ -1,8 +1,9 @@
 """Evaluation: honest figures, their uncertainty, the promotion gate, and the report of a run.
 
-Protocols say under which conditions a task is put (protocols.py), rows are what is measured (rows.py), metrics.py turns
-rows into accuracy with an interval, gate.py decides on promotion, results.py prints a run's end, and the report
-package renders one self-contained HTML file. stages.py holds the two stages, `evaluate` and `register`.
+Protocols say under which conditions a task is put (protocols.py), rows are what is measured (rows.py),
+metrics.py turns rows into accuracy with an interval, gate.py decides on promotion, results.py prints a run's
+end, and the report package renders one self-contained HTML file. stages.py holds the two stages, `evaluate`
+and `register`.
 """
 
 from afm_core.evaluation.gate import Decision, Outcome, Side, decide

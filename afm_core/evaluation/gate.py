@@ -1,9 +1,10 @@
 """The promotion gate: does a challenger replace the champion? A pure function of two sets of outcomes.
 
-Both models answered the same gate tasks, so the comparison is paired: only tasks that one solved and the other did
-not (discordant pairs) carry evidence. The rule itself is plain: accuracy above the champion's by more than
-`minimum_gain`, with at most `maximum_unscored` of the tasks unscored on either side. The paired interval and the
-exact McNemar probability are reported beside it, so that a lucky promotion can be seen as one.
+Both models answered the same gate tasks, so the comparison is paired: only tasks that one solved and the
+other did not (discordant pairs) carry evidence. The rule itself is plain: accuracy above the champion's by
+more than `minimum_gain`, with at most `maximum_unscored` of the tasks unscored on either side. The paired
+interval and the exact McNemar probability are reported beside it, so that a lucky promotion can be seen as
+one.
 """
 
 import math
@@ -65,7 +66,8 @@ class SideFigures:
 class Paired:
     """The two sides on the n tasks that both had scored.
 
-    `difference` is challenger minus champion, `interval` its 95% interval, `p_value` McNemar's exact two-sided one.
+    `difference` is challenger minus champion, `interval` its 95% interval, `p_value` McNemar's exact
+    two-sided one.
     """
 
     n: int
@@ -117,10 +119,11 @@ def mcnemar_p_value(first_only: int, second_only: int) -> float:
 
 
 def paired_interval(first_only: int, second_only: int, n: int, z: float = Z_95) -> tuple[float, float]:
-    """Interval of the difference of two paired shares, in [-1, 1]: Wald's with 1/2 added to each of the four cells.
+    """Interval of the difference of two paired shares, in [-1, 1]: Wald's with 1/2 added to each of the four
+    cells.
 
-    A. Agresti and Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics in
-    Medicine 24 (2005). For n = 0 nothing is known: (-1, 1).
+    A. Agresti and Y. Min, "Simple improved confidence intervals for comparing matched proportions",
+    Statistics in Medicine 24 (2005). For n = 0 nothing is known: (-1, 1).
     """
     if n == 0:
         return -1.0, 1.0
@@ -149,11 +152,10 @@ def _judge(
                 f"{side.n - side.scored} of {side.n} gate tasks of the {name} are unscored "
                 f"({side.unscored_share:.1%}, at most {rules.maximum_unscored:.1%} allowed)"
             )
-    # Whole numbers: 0.29 - 0.28 > 0.01 is true in floating point, and would promote without the gain asked for.
+    # Whole numbers: 0.29 - 0.28 > 0.01 is true in floating point, and would promote without the gain asked
+    # for.
     gain = paired.challenger_only - paired.champion_only
-    figures_text = (
-        f"{gain:+d} of {paired.n} gate tasks ({paired.difference:+.1%}, McNemar p = {paired.p_value:.2g})"
-    )
+    figures_text = f"{gain:+d} of {paired.n} gate tasks ({paired.difference:+.1%}, McNemar p = {paired.p_value:.2g})"
     if gain < 0:
         return Outcome.KEPT_CHAMPION, f"the challenger is worse: {figures_text}"
     if paired.n == 0 or gain <= Fraction(str(rules.minimum_gain)) * paired.n:

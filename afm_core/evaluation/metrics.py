@@ -1,8 +1,8 @@
 """Accuracy with its uncertainty, from rows to the summary that is published.
 
-A policy's failure (truncated, parse error, budget, timeout) is a wrong answer. A scoring failure says nothing about
-the policy and is unscored: `accuracy` = correct / scored, and beside it `accuracy_floor` = correct / n, so that a
-broken grader cannot look like a good model.
+A policy's failure (truncated, parse error, budget, timeout) is a wrong answer. A scoring failure says nothing
+about the policy and is unscored: `accuracy` = correct / scored, and beside it `accuracy_floor` = correct / n,
+so that a broken grader cannot look like a good model.
 """
 
 import math
@@ -41,7 +41,7 @@ def wilson_interval(correct: int, n: int, z: float = Z_95) -> tuple[float, float
 
 
 def figures(rows: Sequence[EvaluationRow]) -> dict[str, Any]:
-    """n, scored, correct, accuracy (None when nothing was scored), accuracy_floor, interval (95%, of accuracy)."""
+    """n, scored, correct, accuracy (None if nothing was scored), accuracy_floor, its 95% interval."""
     scored = sum(row.scored for row in rows)
     correct = sum(row.correct for row in rows)
     low, high = wilson_interval(correct, scored)
@@ -58,7 +58,8 @@ def figures(rows: Sequence[EvaluationRow]) -> dict[str, Any]:
 def summarise(rows: Sequence[EvaluationRow], population: int | None = None) -> dict[str, Any]:
     """The summary of one protocol on one split: one entry of `protocols` in summary.json.
 
-    `population` is the number of tasks in the split that the rows are a sample of (default: the rows themselves).
+    `population` is the number of tasks in the split that the rows are a sample of (default: the rows
+    themselves).
 
     Raises:
         ValueError: no rows, rows of different protocols or splits, or a task twice.

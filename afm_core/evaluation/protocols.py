@@ -1,4 +1,4 @@
-"""Protocols: under which conditions a task is put to a model, and which of them each variant of the stage runs."""
+"""Protocols: under which conditions a task is put, and which of them each variant of the stage runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,8 +40,9 @@ class Variant(StrEnum):
 class Trial:
     """One protocol on one split, at most `limit` tasks (None: all of them).
 
-    `protocol` is the name in the summary; `conditions` is how tasks are put, when it differs: the base's `agent`
-    trial on the gate split is put as few_shot, because the bare prompt would be no fair chance for it.
+    `protocol` is the name in the summary; `conditions` is how tasks are put, when it differs: the base's
+    `agent` trial on the gate split is put as few_shot, because the bare prompt would be no fair chance for
+    it.
     """
 
     protocol: Protocol
@@ -53,8 +54,8 @@ class Trial:
 def trials_of(variant: Variant, evaluation: EvaluationConfig, inputs: Mapping[str, object]) -> list[Trial]:
     """What a variant runs, in order.
 
-    Without demonstrations among the inputs few_shot is left out, and the base's gate trial is put as zero_shot.
-    `evaluation.baselines` false leaves only what the gate needs and the policy's own test.
+    Without demonstrations among the inputs few_shot is left out, and the base's gate trial is put as
+    zero_shot. `evaluation.baselines` false leaves only what the gate needs and the policy's own test.
     """
     few_shot = "demonstrations" in inputs
     limit = evaluation.baseline_limit
@@ -79,7 +80,7 @@ def trials_of(variant: Variant, evaluation: EvaluationConfig, inputs: Mapping[st
 
 
 def variant_of(text: str) -> Variant:
-    """The variant named by a stage spec, e.g. "policy" or "policy:sft". Raises ValueError for an unknown one."""
+    """The variant named by a stage spec, e.g. "policy" or "policy:sft". Raises ValueError if unknown."""
     return Variant(text.partition(":")[0])
 
 

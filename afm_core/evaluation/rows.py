@@ -1,6 +1,7 @@
 """EvaluationRow: one task under one protocol, and its Arrow table. Rows are what accuracy is computed from.
 
-Rows are digested, so they hold nothing that differs between two equal runs: seconds stand in the artifact's sidecar.
+Rows are digested, so they hold nothing that differs between two equal runs: seconds stand in the artifact's
+sidecar.
 """
 
 from collections.abc import Iterable
@@ -43,7 +44,7 @@ ROW_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """One task under one protocol. `reward` None: the answer could not be scored (never the policy's fault)."""
+    """One task under one protocol. `reward` None: it could not be scored (never the policy's fault)."""
 
     id: str
     task_id: str

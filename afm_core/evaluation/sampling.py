@@ -1,9 +1,9 @@
 """Which tasks of a split are evaluated: a deterministic sample that keeps the shares of hops and is nested.
 
-Stratified systematic sampling: inside a stratum tasks are ordered by a hash of seed and id, and the j-th of n tasks
-gets the place (j + 1/2) / n; a sample is the tasks with the first places (Webster's divisor rule, which is
-house-monotone). So a sample of 60 is a subset of the sample of 360, and models with different limits are compared on
-common tasks.
+Stratified systematic sampling: inside a stratum tasks are ordered by a hash of seed and id, and the j-th of n
+tasks gets the place (j + 1/2) / n; a sample is the tasks with the first places (Webster's divisor rule, which
+is house-monotone). So a sample of 60 is a subset of the sample of 360, and models with different limits are
+compared on common tasks.
 """
 
 import hashlib

@@ -22,7 +22,8 @@ def rows_strategy(draw, minimum=1):
                 id=f"agent-test-{number}", task_id=str(number), protocol="agent", split="test",
                 hops=draw(st.integers(1, 4)), status=status, reward=reward,
                 held_out=draw(st.booleans()), guessable=draw(st.booleans()),
-                tool_calls=draw(st.integers(0, 9)), violations=tuple(draw(st.lists(st.sampled_from("ab"), max_size=2))),
+                tool_calls=draw(st.integers(0, 9)), violations=tuple(draw(st.lists(st.sampled_from("ab"),
+                max_size=2))),
             )
         )  # fmt: skip
     return rows
@@ -119,9 +120,8 @@ def test_nothing_scored_has_no_accuracy():
 
 @pytest.mark.parametrize("change", [{"split": "gate"}, {"protocol": "zero_shot"}, {}])
 def test_mixed_or_doubled_rows_are_refused(change):
-    first = dict(
-        id="a", task_id="a", protocol="agent", split="test", hops=1, status=Status.COMPLETED, reward=1.0
-    )
+    first = {"id": "a", "task_id": "a", "protocol": "agent", "split": "test", "hops": 1}
+    first |= {"status": Status.COMPLETED, "reward": 1.0}
     with pytest.raises(ValueError, match="summarise"):
         summarise([EvaluationRow(**first), EvaluationRow(**{**first, **change})])
 

@@ -23,9 +23,7 @@ counts = st.dictionaries(st.integers(1, 4), st.integers(1, 25), min_size=1)
 @given(counts, st.integers(1, 60), st.integers(1, 60), st.integers(0, 3))
 def test_a_smaller_sample_is_part_of_a_larger_one(counts, first, second, seed):
     tasks = tasks_of(counts)
-    small, large = (
-        {task.id for task in stratified_sample(tasks, size, seed)} for size in sorted((first, second))
-    )
+    small, large = ({task.id for task in stratified_sample(tasks, size, seed)} for size in sorted((first, second)))
     assert small <= large
 
 
@@ -36,7 +34,8 @@ def test_hops_keep_their_share(counts, limit):
     assert len(sample) == min(limit, len(tasks))
     seen = Counter(task.difficulty.hops for task in sample)
     for hops, count in counts.items():
-        # Webster's rule keeps every quota within one of its share for up to four strata of such sizes, ties aside.
+        # Webster's rule keeps every quota within one of its share for up to four strata of such sizes, ties
+        # aside.
         assert abs(seen[hops] - count * len(sample) / len(tasks)) < 2
 
 

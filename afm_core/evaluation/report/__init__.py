@@ -1,0 +1,31 @@
+"""The report of a run: one self-contained HTML file (`collect` reads the store, `render_report` writes the page)."""
+
+from afm_core.evaluation.report.collect import collect
+from afm_core.evaluation.report.data import (
+    CurveView,
+    ElementView,
+    EvaluationView,
+    ReportData,
+    RoadView,
+    StageView,
+    TokenView,
+    TrajectoryView,
+)
+from afm_core.evaluation.report.page import headline, render, write_report
+from afm_core.evaluation.results import result_table
+
+__all__ = [
+    "CurveView",
+    "ElementView",
+    "EvaluationView",
+    "ReportData",
+    "RoadView",
+    "StageView",
+    "TokenView",
+    "TrajectoryView",
+    "collect",
+    "headline",
+    "render",
+    "result_table",
+    "write_report",
+]

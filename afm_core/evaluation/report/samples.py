@@ -1,0 +1,119 @@
+"""Which trajectories a report shows: few, chosen by rule and not by hand, so that two equal runs show the same ones."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from afm_core.coa import prompt
+from afm_core.config import ConfigError, RunConfig, parse_config
+from afm_core.data import AgentTask, Tag, Trajectory, trajectories_from_table
+from afm_core.evaluation.report.data import TrajectoryView
+from afm_core.evaluation.report.viewer import view_trajectory
+from afm_core.store import read_table
+from afm_core.tokens import chat_prompt_ids
+
+WROTE = "were written by the policy (what RL would train)"
+
+
+class Sampler:
+    """Chooses trajectories and makes their views, with the tokens of the tokenizer in `model` (None: no tokens)."""
+
+    def __init__(self, tasks: Mapping[str, AgentTask], config: Mapping[str, Any], model: Path | None) -> None:
+        self.notes: list[str] = []
+        self._tasks = tasks
+        self._config = config
+        self._model = model
+
+    def demonstrations(self, directory: Path) -> list[TrajectoryView]:
+        """Two demonstrations that correct a mistake, then one plain one of each number of tool calls, at most four."""
+        every = _read(directory)
+        mistaken = [one for one in every if any(segment.mistake for segment in one.segments)]
+        plain = [one for one in every if one not in mistaken]
+        chosen = [(one, "Demonstrations that correct a mistake") for one in _spread(mistaken, 2)]
+        chosen += [(one, "Demonstrations") for one in _spread(plain, 4)]
+        return [self._demonstration(one, group) for one, group in chosen]
+
+    def episodes(self, directory: Path, label: str) -> list[TrajectoryView]:
+        """Right and wrong episodes of one model on the test split: of an agent three each, of a base model two."""
+        every = _read(directory)
+        names = ("few_shot", "zero_shot") if label == "base" else ("agent",)
+        name = next((name for name in names if any(one.id.startswith(f"{name}-test-") for one in every)), names[0])
+        mine = [one for one in every if one.id.startswith(f"{name}-test-")]
+        count = 2 if label == "base" else 3
+        right = [one for one in mine if one.reward is not None and one.reward >= 1]
+        wrong = [one for one in mine if one.reward is None or one.reward < 1]
+        chosen = [(one, f"{label.upper()}, right") for one in _spread(right, count)]
+        chosen += [(one, f"{label.upper()}, wrong") for one in _spread(wrong, count, key=_ending)]
+        return [self._view(one, group=group, source=f"{label.upper()} model", trained=WROTE) for one, group in chosen]
+
+    def _demonstration(self, trajectory: Trajectory, group: str) -> TrajectoryView:
+        text, count = self._prompt(trajectory)
+        sft = self._resolved.sft if self._resolved else None
+        return self._view(
+            trajectory,
+            group=group,
+            source=trajectory.source.replace("_", " "),
+            prompt=text,
+            prompt_tokens=count,
+            mask_observations=sft.mask_observations if sft else True,
+            train_mistakes=sft.train_mistakes if sft else False,
+        )
+
+    def _view(self, trajectory: Trajectory, **fields: Any) -> TrajectoryView:
+        task = self._tasks.get(trajectory.task_id)
+        return view_trajectory(trajectory, task=task, tokenizer=self._tokenizer, **fields)
+
+    def _prompt(self, trajectory: Trajectory) -> tuple[str, int]:
+        if self._resolved is None:
+            return "", 0
+        agent = self._resolved.agent
+        text = prompt(trajectory.question, agent.grammar, agent.prompt, [Tag(tag) for tag in agent.tools])
+        return text, len(chat_prompt_ids(self._tokenizer, text)) if self._tokenizer is not None else 0
+
+    @cached_property
+    def _resolved(self) -> RunConfig | None:
+        try:
+            return parse_config(self._config) if self._config else None
+        except ConfigError as error:
+            self.notes.append(f"the configuration cannot be read: {error}")
+            return None
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        if self._model is None:
+            self.notes.append("token boundaries: this run has no model yet, so no tokenizer")
+            return None
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self._model)
+        except (OSError, ValueError) as error:
+            self.notes.append(f"token boundaries: the tokenizer of {self._model} cannot be read ({error})")
+            return None
+
+
+def _read(directory: Path) -> list[Trajectory]:
+    every = trajectories_from_table(read_table(directory / "trajectories.parquet"))
+    return sorted(every, key=lambda one: one.id)
+
+
+def _calls(trajectory: Trajectory) -> str:
+    return str(trajectory.usage.tool_calls)
+
+
+def _ending(trajectory: Trajectory) -> str:
+    return str(trajectory.status)
+
+
+def _spread(
+    trajectories: Sequence[Trajectory], count: int, key: Callable[[Trajectory], str] = _calls
+) -> Iterable[Trajectory]:
+    """`count` trajectories, a different kind (number of tool calls, ending) each as long as there are kinds left."""
+    kinds: dict[str, int] = {}
+    ranked = []
+    for trajectory in trajectories:
+        kind = key(trajectory)
+        kinds[kind] = kinds.get(kind, 0) + 1
+        ranked.append((kinds[kind], kind, trajectory.id, trajectory))
+    return [entry[3] for entry in sorted(ranked, key=lambda entry: entry[:3])[:count]]
