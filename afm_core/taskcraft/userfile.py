@@ -1,0 +1,154 @@
+"""The user's own tasks: JSONL or parquet, one task a row.
+
+A row needs `question` and `answers` (or `answer`); everything else of AgentTask may be given. An `id` is computed when
+it is missing and checked when it is there. Rows without a `split` are dealt to the splits in the configured
+proportions, whole components together. Errors name the file, the row (1 is the first line) and the field.
+"""
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from afm_core.config import ConfigError, SplitCounts
+from afm_core.data import AgentTask, Document, Verifier, task_id
+from afm_core.taskcraft.splits import plan_splits
+
+_FIELDS = (*AgentTask.model_fields, "answer")
+
+
+def read_user_tasks(path: Path, counts: SplitCounts | None = None, seed: int = 0) -> list[AgentTask]:
+    """All tasks of the file, sorted by id.
+
+    Raises:
+        ConfigError: an unreadable or empty file, a malformed row, an unknown field, a repeated question.
+    """
+    tasks: dict[str, AgentTask] = {}
+    lines: dict[str, int] = {}
+    undecided: list[str] = []
+    for line, row in _rows(path):
+        task = parse_row(row, f"{path}, row {line}")
+        if task.id in tasks:
+            raise ConfigError(f"{path}, row {line}, field question: the same task as in row {lines[task.id]}")
+        tasks[task.id], lines[task.id] = task, line
+        if row.get("split") is None:
+            undecided.append(task.id)
+    if not tasks:
+        raise ConfigError(f"{path}: no tasks in it; write one JSON object a line, with question and answers")
+    if undecided:
+        sizes = Counter(_group(tasks[one]) for one in undecided)
+        plan = plan_splits(sizes, counts or SplitCounts(), seed)
+        for one in undecided:
+            tasks[one] = tasks[one].model_copy(update={"split": plan[_group(tasks[one])]})
+    return sorted(tasks.values(), key=lambda task: task.id)
+
+
+def parse_row(row: object, place: str) -> AgentTask:
+    """One task from plain values; `place` begins every error message.
+
+    Raises:
+        ConfigError: naming the place and the field.
+    """
+    if not isinstance(row, dict):
+        raise ConfigError(f"{place}: expected an object with question and answers, got {type(row).__name__}")
+    values = {key: value for key, value in row.items() if value is not None}
+    for key in values:
+        if key not in _FIELDS:
+            near = difflib.get_close_matches(str(key), _FIELDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(_FIELDS)}"
+            raise ConfigError(f"{place}, field {key}: unknown{hint}")
+    if "answer" in values:
+        if "answers" in values:
+            raise ConfigError(f"{place}, field answer: give answer or answers, not both")
+        values["answers"] = [values.pop("answer")]
+    for key in ("question", "answers"):
+        if not values.get(key):
+            raise ConfigError(f"{place}, field {key}: missing or empty")
+    if isinstance(values["answers"], str):
+        raise ConfigError(f"{place}, field answers: expected a list of texts, got a text; name the field answer")
+    return _validated(values, place)
+
+
+def check_evidence(tasks: Sequence[AgentTask], documents: Mapping[str, Document], path: Path) -> None:
+    """Evidence that the user gives must be in the corpus, with the same text and a span inside it.
+
+    Raises:
+        ConfigError: naming the file, the task and the document.
+    """
+    for task in tasks:
+        for evidence in task.evidence:
+            document = documents.get(evidence.document_id)
+            if document is None:
+                problem = "is not in the corpus"
+            elif document.sha256 != evidence.sha256:
+                problem = "has another text than when the task was made (sha256 differs)"
+            elif not evidence.start <= evidence.end <= len(document.text):
+                problem = f"has {len(document.text)} characters; ({evidence.start}, {evidence.end}) is outside"
+            else:
+                continue
+            raise ConfigError(
+                f"{path}, task {task.id}, field evidence: document {evidence.document_id!r} {problem}"
+            )
+
+
+def _validated(values: dict[str, Any], place: str) -> AgentTask:
+    try:
+        # Blank payloads and identifiers are filled in here, so that a row of two fields is a whole task.
+        verifier = Verifier.model_validate(values.get("verifier", {}))
+        question, answers = values["question"], tuple(values["answers"])
+        if not isinstance(question, str) or not question.strip():
+            raise ConfigError(f"{place}, field question: expected a text that is not blank")
+        if not all(isinstance(answer, str) for answer in answers):
+            raise ConfigError(f'{place}, field answers: every answer must be a text, e.g. "42" and not 42')
+        expected = task_id(question, answers, verifier)
+        return AgentTask.model_validate({"id": expected, **values})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "row"
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{place}, field {field}: {message}") from error
+    except TypeError as error:
+        raise ConfigError(f"{place}, field answers: expected a list of texts") from error
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    if path.suffix == ".parquet":
+        yield from _parquet_rows(path)
+        return
+    if path.suffix not in (".jsonl", ".json"):
+        raise ConfigError(f"{path}: tasks come as .jsonl or .parquet, not {path.suffix or 'without an ending'!r}")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the tasks of {path}: {error}") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise ConfigError(f"{path}, row {number}: not valid JSON ({error})") from error
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    from afm_core.store import read_table
+
+    try:
+        rows = read_table(path).to_pylist()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the tasks of {path}: {error}") from error
+    for number, row in enumerate(rows, start=1):
+        verifier = row.get("verifier")
+        if isinstance(verifier, dict) and isinstance(verifier.get("payload"), str):
+            try:
+                row["verifier"] = {**verifier, "payload": json.loads(verifier["payload"])}
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"{path}, row {number}, field verifier.payload: not valid JSON") from error
+        yield number, row
+
+
+def _group(task: AgentTask) -> str:
+    return task.component or task.id
