@@ -1,7 +1,8 @@
-"""The four profiles of the grammar, as tables: what may follow what, think left out (see afm_core.coa.grammar).
+"""The four profiles of the grammar, as tables: what may follow what, think left out (see
+afm_core.coa.grammar).
 
-Sources: arXiv 2508.13167, appendices C and D, and the authors' published prompts. Where these say nothing (the
-start, and most of mhqa) the tables are permissive.
+Sources: arXiv 2508.13167, appendices C and D, and the authors' published prompts. Where these say nothing
+(the start, and most of mhqa) the tables are permissive.
 """
 
 from functools import cache

@@ -1,0 +1,183 @@
+"""`afm trajectories`: validate, import, export and show trajectories."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from afm_cli.common import emit, json_option, open_configured_store, say
+
+if TYPE_CHECKING:
+    from afm_core.data import Trajectory
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_GRAMMARS = click.Choice(["mhqa", "web", "code", "multi_tool"])
+_SHOWN_ROWS = 20
+_COLORS = {"teacher": "green", "sampled": "green", "tool": "cyan"}
+
+
+@click.group()
+def trajectories() -> None:
+    """Validate, import, export and show trajectories.
+
+    Example: afm trajectories validate WebAgentSFTDataset.json --grammar web
+    """
+
+
+@trajectories.command()
+@click.argument("file", type=_FILE)
+@click.option("--grammar", type=_GRAMMARS, required=True, help="The profile of the language.")
+@json_option
+def validate(file: Path, grammar: str, as_json: bool) -> None:
+    """Check every trajectory of FILE: a JSON list whose objects' `output` holds the trace, or our parquet.
+
+    Invalid rows are a finding, not a failure: the exit code is 0.
+
+    Example: afm trajectories validate WebAgentSFTDataset.json --grammar web --json
+    """
+    from afm_core.coa.formats import validate_file
+    from afm_core.coa.profiles import grammar_for
+
+    report = validate_file(file, grammar_for(grammar))
+    if as_json:
+        emit(report)
+        return
+    invalid = [result for result in report["results"] if not result["valid"]]
+    for result in invalid[:_SHOWN_ROWS]:
+        for violation in result["violations"]:
+            place = f"row {result['index']}, segment {violation['segment']}"
+            click.echo(f"{place}: {violation['code']}: {violation['message']}")
+    if len(invalid) > _SHOWN_ROWS:
+        click.echo(f"... and {len(invalid) - _SHOWN_ROWS} more invalid rows (--json shows all)")
+    click.echo(f"{report['valid']} of {report['rows']} trajectories are valid ({grammar})")
+
+
+@trajectories.command("import")
+@click.argument("file", type=_FILE)
+@click.option(
+    "--from",
+    "source",
+    type=click.Choice(["afm", "openai", "sharegpt", "oagents", "smolagents"]),
+    required=True,
+    help="The format of FILE.",
+)
+@click.option("--grammar", type=_GRAMMARS, default="web", show_default=True, help="The profile they belong to.")
+@click.option("--output", "-o", type=_FILE, help="Parquet to write. [default: FILE with .trajectories.parquet]")
+@json_option
+def import_(file: Path, source: str, grammar: str, output: Path | None, as_json: bool) -> None:
+    """Read FILE of another system and write our parquet; rows that cannot be read are dropped and counted.
+
+    Example: afm trajectories import oagents.jsonl --from oagents --grammar multi_tool -o web.parquet
+    """
+    from afm_core.coa.formats import ImportFormat, import_file
+    from afm_core.config import GrammarName
+    from afm_core.data import trajectories_table
+    from afm_core.store import write_table
+
+    imported = import_file(file, ImportFormat(source), GrammarName(grammar))
+    target = output or file.with_suffix(".trajectories.parquet")
+    write_table(trajectories_table(imported.trajectories), target)
+    asked = sum(bool(trajectory.question) for trajectory in imported.trajectories)
+    valid = sum(not trajectory.violations for trajectory in imported.trajectories)
+    if as_json:
+        dropped = [{"row": row, "reason": reason, "message": text} for row, reason, text in imported.dropped]
+        emit(
+            {
+                "rows": imported.rows,
+                "imported": len(imported.trajectories),
+                "valid": valid,
+                "without_question": len(imported.trajectories) - asked,
+                "dropped": imported.counts(),
+                "drops": dropped,
+                "output": str(target),
+            }
+        )
+        return
+    for row, reason, text in imported.dropped[:_SHOWN_ROWS]:
+        say(f"row {row} dropped: {reason}: {text}")
+    counts = ", ".join(f"{reason} {count}" for reason, count in imported.counts().items()) or "none"
+    click.echo(f"{len(imported.trajectories)} of {imported.rows} imported, {valid} valid; dropped: {counts}")
+    click.echo(f"written: {target}")
+
+
+@trajectories.command()
+@click.argument("file", type=_FILE)
+@click.option("--to", "target", type=click.Choice(["sharegpt", "alpaca", "openai"]), required=True)
+@click.option("--prompt", "style", type=click.Choice(["full", "brief"]), default="full", show_default=True)
+@click.option("--output", "-o", type=_FILE, help="JSON to write. [default: FILE with .FORMAT.json]")
+@json_option
+def export(file: Path, target: str, style: str, output: Path | None, as_json: bool) -> None:
+    """Write the trajectories of FILE (our parquet) for another system.
+
+    Example: afm trajectories export trajectories.parquet --to alpaca -o sft.json
+    """
+    from afm_core.coa.formats import ExportFormat, export_rows, read_trajectories
+    from afm_core.config import PromptStyle
+
+    rows = export_rows(read_trajectories(file), ExportFormat(target), PromptStyle(style))
+    path = output or file.with_suffix(f".{target}.json")
+    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if as_json:
+        emit({"rows": len(rows), "format": target, "output": str(path)})
+        return
+    click.echo(f"{len(rows)} trajectories written: {path}")
+
+
+@trajectories.command()
+@click.argument("identity", metavar="ID")
+@click.option("--file", type=_FILE, help="Look in this file only. [default: all artifacts of the store]")
+@click.option("--store", "store_uri", default="", help="The store to look in.")
+@json_option
+def show(identity: str, file: Path | None, store_uri: str, as_json: bool) -> None:
+    """Show the trajectory whose id (or its task's) starts with ID, element by element.
+
+    Example: afm trajectories show 3fa9c1 --file trajectories.parquet
+    """
+    from afm_core.coa.formats import show as described
+
+    document = described(_find(identity, file, store_uri))
+    if as_json:
+        emit(document)
+        return
+    click.echo(f"{document['id']}  task {document['task_id']}  {document['status']}  from {document['source']}")
+    click.echo(f"Question: {document['question']}")
+    for element in document["elements"]:
+        mark = " (mistake)" if element["mistake"] else ""
+        tag = click.style(f"[{element['segment']}] {element['tag']}{mark}", fg=_COLORS.get(element["origin"]))
+        click.echo(f"{tag}: {element['text'].strip()}")
+    for violation in document["violations"]:
+        click.echo(f"violation, segment {violation['segment']}: {violation['code']}: {violation['message']}")
+
+
+def _find(identity: str, file: Path | None, store_uri: str) -> "Trajectory":
+    from afm_core.config import ConfigError
+
+    found = {}
+    for candidate in _candidates(file, store_uri):
+        if candidate.id == identity:
+            return candidate
+        if candidate.id.startswith(identity) or candidate.task_id.startswith(identity):
+            found[candidate.id] = candidate
+    if not found:
+        raise ConfigError(f"no trajectory {identity!r} in {file or 'the store'}; give --file or --store")
+    if len(found) > 1:
+        shown = ", ".join(sorted(found)[:5])
+        raise ConfigError(f"{identity!r} means {len(found)} trajectories ({shown}, ...): give more of the id")
+    return next(iter(found.values()))
+
+
+def _candidates(file: Path | None, store_uri: str) -> "list[Trajectory]":
+    from afm_core.coa.formats import read_trajectories
+
+    if file is not None:
+        return read_trajectories(file)
+    from afm_core.store import ArtifactKind
+
+    store = open_configured_store(store_uri)
+    found: list[Trajectory] = []
+    for manifest in store.ls(ArtifactKind.TRAJECTORIES):
+        artifact = store.open(store.ref(manifest))
+        for path in sorted(artifact.path.glob("*.parquet")):
+            found += read_trajectories(path)
+    return found
