@@ -24,6 +24,5 @@ def _unaccented(value: str) -> str:
     if len(folded) != len(value):
         return folded.title()
     return "".join(
-        plain.upper() if original.isupper() else plain
-        for plain, original in zip(folded, value, strict=True)
+        plain.upper() if original.isupper() else plain for plain, original in zip(folded, value, strict=True)
     )

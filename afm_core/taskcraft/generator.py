@@ -107,9 +107,7 @@ class _Stream:
         self._random.shuffle(hands)
         return [subject for deal in zip_longest(*hands) for subject in deal if subject is not None]
 
-    def _chains(
-        self, chain: Chain, rejections: Counter[str]
-    ) -> Iterator[tuple[tuple[Fact, ...], Operation | None]]:
+    def _chains(self, chain: Chain, rejections: Counter[str]) -> Iterator[tuple[tuple[Fact, ...], Operation | None]]:
         for subject in self._subjects(chain.relations[0].subject):
             facts = walk(self._graph, chain, subject)
             if isinstance(facts, Rejection):
@@ -124,8 +122,7 @@ class _Stream:
         subjects = [
             (Kind(kind), subject)
             for subject in self._subjects(Kind(kind))
-            if self._graph.facts[Kind(kind), subject].get(name)
-            and self._graph.facts[Kind(kind), subject][name].value
+            if self._graph.facts[Kind(kind), subject].get(name) and self._graph.facts[Kind(kind), subject][name].value
         ]
         for index, first in enumerate(subjects):
             others = subjects[:index] + subjects[index + 1 :]
@@ -177,9 +174,7 @@ class _Stream:
         names = [f"{fact.relation.name}.{number}" for fact, number in zip(facts, numbers, strict=True)]
         return sentence_case(text), "+".join(reversed(names))
 
-    def _word_comparison(
-        self, facts: tuple[Fact, ...], operation: Operation, reworded: bool
-    ) -> tuple[str, str]:
+    def _word_comparison(self, facts: tuple[Fact, ...], operation: Operation, reworded: bool) -> tuple[str, str]:
         table = COMPARISONS[facts[0].relation.key, operation]
         number = len(table) - 1 if reworded else self._random.randrange(len(table) - 1)
         question = table[number].format(a=facts[0].subject, b=facts[1].subject)

@@ -136,7 +136,11 @@ def _facts_of(document: Document, kind: Kind) -> Iterable[Fact]:
 
 
 def _read_backwards(graph: FactGraph) -> None:
-    """Facts read from value to subject, where exactly one subject has the value."""
+    """Facts read from value to subject, where exactly one subject has the value and it is no word of a title.
+
+    The code LOS would be sought, and found, in Los Angeles.
+    """
+    title_words = {word for _, title in graph.nodes for word in words(title)}
     for relation in READ_BACKWARDS:
         kind, _, name = relation.reads.partition(".")
         found: dict[str, list[Fact]] = defaultdict(list)
@@ -144,8 +148,8 @@ def _read_backwards(graph: FactGraph) -> None:
             if subject_kind == kind and name in facts and facts[name].value:
                 found[fold(facts[name].value)].append(facts[name])
         for facts_of_value in found.values():
-            if len(facts_of_value) == 1:
-                fact = facts_of_value[0]
+            fact = facts_of_value[0]
+            if len(facts_of_value) == 1 and not title_words & set(words(fact.value)):
                 graph.facts[relation.subject, fact.value][relation.name] = _reversed(fact, relation)
 
 

@@ -47,16 +47,12 @@ def micro_documents(seed: int) -> list[Document]:
             }
             identifier = f"airport-{index:02}{number}"
             entities.append(
-                Entity(
-                    identifier, Kind.AIRPORT, f"{names.pop()} Airport", country, facts, licence="Apache-2.0"
-                )
+                Entity(identifier, Kind.AIRPORT, f"{names.pop()} Airport", country, facts, licence="Apache-2.0")
             )
     return documents_of(entities)
 
 
-def _country(
-    identifier: str, name: str, capital: str, domain: str, calling: str, generator: random.Random
-) -> Entity:
+def _country(identifier: str, name: str, capital: str, domain: str, calling: str, generator: random.Random) -> Entity:
     facts = {
         "capital": capital,
         "currency": generator.choice(_CURRENCIES),

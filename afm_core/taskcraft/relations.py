@@ -69,16 +69,10 @@ class Relation:
 STATED: tuple[Relation, ...] = (
     Relation(Kind.COUNTRY, "capital", Kind.CITY, "{subject} has the capital {value}."),
     Relation(Kind.COUNTRY, "currency", Kind.LITERAL, "{subject} has the currency {value}.", guessable=True),
-    Relation(
-        Kind.COUNTRY, "continent", Kind.LITERAL, "{subject} lies on the continent {value}.", guessable=True
-    ),
+    Relation(Kind.COUNTRY, "continent", Kind.LITERAL, "{subject} lies on the continent {value}.", guessable=True),
     Relation(Kind.COUNTRY, "calling code", Kind.CALLING_CODE, "{subject} has the calling code {value}."),
-    Relation(
-        Kind.COUNTRY, "language", Kind.LITERAL, "{subject} has the official language {value}.", guessable=True
-    ),
-    Relation(
-        Kind.COUNTRY, "population", Kind.LITERAL, "{subject} has a population of {value}.", numeric=True
-    ),
+    Relation(Kind.COUNTRY, "language", Kind.LITERAL, "{subject} has the official language {value}.", guessable=True),
+    Relation(Kind.COUNTRY, "population", Kind.LITERAL, "{subject} has a population of {value}.", numeric=True),
     Relation(
         Kind.COUNTRY,
         "area",

@@ -90,9 +90,7 @@ def check_evidence(tasks: Sequence[AgentTask], documents: Mapping[str, Document]
                 problem = f"has {len(document.text)} characters; ({evidence.start}, {evidence.end}) is outside"
             else:
                 continue
-            raise ConfigError(
-                f"{path}, task {task.id}, field evidence: document {evidence.document_id!r} {problem}"
-            )
+            raise ConfigError(f"{path}, task {task.id}, field evidence: document {evidence.document_id!r} {problem}")
 
 
 def _validated(values: dict[str, Any], place: str) -> AgentTask:

@@ -8,7 +8,7 @@ import json
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from afm_core.config import ConfigError
 from afm_core.data import Document
@@ -60,12 +60,11 @@ def world_documents(minimum_city_population: int) -> list[Document]:
     kept = {
         key: row
         for key, row in cities.items()
-        if row["countrycode"] in countries
-        and (key in capitals or row["population"] >= max(minimum_city_population, 1))
+        if row["countrycode"] in countries and (key in capitals or row["population"] >= max(minimum_city_population, 1))
     }
     entities = [_country(code, row, languages.get(code, [])) for code, row in countries.items()]
     entities += [_city(key, row) for key, row in kept.items()]
-    entities += _airports(airportsdata.load("IATA"), _cities_by_name(kept), kept)
+    entities += _airports(cast("dict[str, dict[str, Any]]", airportsdata.load("IATA")), _cities_by_name(kept), kept)
     return documents_of(_without_foreign_zones(entities))
 
 
@@ -119,9 +118,7 @@ def _city(key: str, row: dict[str, Any]) -> Entity:
     facts = {"country": country, "time zone": row["timezone"]}
     if row["population"] > 0:
         facts["population"] = str(row["population"])
-    return Entity(
-        f"city-{key}", Kind.CITY, row["name"].strip(), country, facts, row["admin1code"], GEONAMES_LICENCE
-    )
+    return Entity(f"city-{key}", Kind.CITY, row["name"].strip(), country, facts, row["admin1code"], GEONAMES_LICENCE)
 
 
 def _airports(
@@ -139,9 +136,7 @@ def _airports(
         if row["elevation"] >= 1:
             facts["elevation"] = str(round(row["elevation"]))
         country = f"country-{row['country']}"
-        found.append(
-            Entity(f"airport-{code}", Kind.AIRPORT, name, country, facts, row["subd"], AIRPORTS_LICENCE)
-        )
+        found.append(Entity(f"airport-{code}", Kind.AIRPORT, name, country, facts, row["subd"], AIRPORTS_LICENCE))
     return found
 
 

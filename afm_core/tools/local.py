@@ -9,7 +9,7 @@ import numpy as np
 from afm_core.data import Document
 from afm_core.tools.index import SentenceIndex
 from afm_core.tools.protocol import ToolResult, ToolStatus
-from afm_core.tools.text import cut, fold, words
+from afm_core.tools.text import cut, fold, without_title, words
 
 LONGEST_ARGUMENT = 400
 """Characters; a longer argument is a malformed call (usually a generation that ran away)."""
@@ -27,9 +27,7 @@ class SearchLocal:
     """
 
     name = "search_local"
-    description = (
-        "search the documents; argument: what to look for, e.g. an entity and what you want to know of it"
-    )
+    description = "search the documents; argument: what to look for, e.g. an entity and what you want to know of it"
 
     def __init__(
         self, index: SentenceIndex, k: int = 3, components: frozenset[str] | None = None, limit: int = 640
@@ -86,9 +84,7 @@ class ReadLocal:
         if len(asked) > MOST_PAGES:
             return ToolResult(ToolStatus.BAD_ARGUMENTS, f"At most {MOST_PAGES} pages a call.")
         found = [self._pages.get(fold(title)) for title in asked]
-        parts = [
-            page.text if page else self._missing(title) for page, title in zip(found, asked, strict=True)
-        ]
+        parts = [page.text if page else self._missing(title) for page, title in zip(found, asked, strict=True)]
         text, truncated = cut("\n".join(parts), self._limit)
         return ToolResult(ToolStatus.OK if any(found) else ToolStatus.NOT_FOUND, text, truncated)
 
@@ -102,8 +98,7 @@ class ReadLocal:
 
 def result_line(title: str, sentence: str) -> str:
     """`Title: sentence`, the sentence without its leading title."""
-    rest = sentence[len(title) :] if sentence.startswith(f"{title} ") else f" {sentence}"
-    return f"{title}:{' '.join(('', *rest.split()))}"
+    return f"{title}: {' '.join(without_title(sentence, title).split())}"
 
 
 def _timed(argument: str, run: Callable[[str], ToolResult]) -> ToolResult:

@@ -27,9 +27,7 @@ def words(text: str) -> list[str]:
 def contains_words(haystack: list[str], needle: list[str]) -> bool:
     """Whether `needle` stands in `haystack` as a run of whole words."""
     size = len(needle)
-    return size > 0 and any(
-        haystack[start : start + size] == needle for start in range(len(haystack) - size + 1)
-    )
+    return size > 0 and any(haystack[start : start + size] == needle for start in range(len(haystack) - size + 1))
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
@@ -37,9 +35,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
-        if "\n" not in match.group() and _ABBREVIATION.search(
-            text[max(0, match.start() - 8) : match.start()]
-        ):
+        if "\n" not in match.group() and _ABBREVIATION.search(text[max(0, match.start() - 8) : match.start()]):
             continue
         if text[start : match.start()].strip():
             spans.append((start, match.start()))
@@ -47,6 +43,11 @@ def sentences(text: str) -> list[tuple[int, int]]:
     if text[start:].strip():
         spans.append((start, len(text.rstrip())))
     return spans
+
+
+def without_title(sentence: str, title: str) -> str:
+    """The sentence without the title it begins with, if it does."""
+    return sentence[len(title) + 1 :] if sentence.startswith(f"{title} ") else sentence
 
 
 def cut(text: str, limit: int) -> tuple[str, bool]:
