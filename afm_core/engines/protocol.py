@@ -56,7 +56,11 @@ class Generation:
 
 
 class Engine(Protocol):
-    """Generates tokens for one model at a time."""
+    """Generates tokens for one model at a time.
+
+    An engine may also offer `partial_text(request_id) -> str`, what a running request has produced so far (for live
+    display), and `slots`, how many sessions it serves well at once.
+    """
 
     tokenizer: Any
     """transformers.PreTrainedTokenizerFast of the model."""
@@ -77,7 +81,7 @@ class Engine(Protocol):
         ...
 
     def release(self, session: str) -> None:
-        """Drop what is kept for a session."""
+        """Drop what is kept for a session; its pending requests are cancelled and never returned."""
         ...
 
     def load_weights(self, directory: Path, policy_version: str) -> None:

@@ -1,9 +1,10 @@
 """When two short answers are the same: SQuAD's normalisation, made safe for numbers, lists and other scripts.
 
-SQuAD's official script lowercases, drops punctuation and articles, and squeezes white space. Departures, each because the
-original makes different answers equal or equal ones different: decimal points, minus signs, `+`, `#` and currencies stay
-(1.5 is not 15, C++ is not C), hyphens and slashes divide words, Latin accents are folded, thousands separators go, a text of articles
-or punctuation only is kept as it is. Numbers are compared as numbers, with a known unit on one side or the same on both.
+SQuAD's official script lowercases, drops punctuation and articles, and squeezes white space. Departures, each because
+the original makes different answers equal or equal ones different: decimal points, minus signs, `+`, `#` and currencies
+stay (1.5 is not 15, C++ is not C), hyphens and slashes divide words, Latin accents are folded, thousands separators go,
+a text of articles or punctuation only is kept as it is. Numbers are compared as numbers, with a known unit on one side
+or the same on both.
 """
 
 import re
