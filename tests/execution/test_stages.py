@@ -1,0 +1,48 @@
+"""The table of stages: complete, importable, and keys that react to the right things."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from afm_core.config import ConfigError, load_config
+from afm_core.execution import STAGES, key_of, stage_named
+from afm_core.execution.stages import ROOT, source_digest
+from afm_core.store import ArtifactKind, ArtifactRef, StageSpec
+
+
+def _spec(stage: str, overrides: tuple[str, ...] = (), **inputs: ArtifactRef) -> StageSpec:
+    config = load_config("smoke", None, overrides).model_dump(mode="json")
+    return StageSpec(stage=stage, config=config, inputs=inputs, store_uri="/nowhere")
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_every_stage_names_real_code(stage) -> None:
+    module, _, function = stage.function.partition(":")
+    assert importlib.util.find_spec(module) is not None
+    source = Path(importlib.util.find_spec(module).origin).read_text()
+    assert f"def {function}(" in source
+    assert all((ROOT / path).exists() for path in stage.sources)
+    room = Path(module.replace(".", "/")).parent
+    assert any(Path(source) == room or room in Path(source).parents for source in stage.sources)
+
+
+def test_a_key_follows_its_sections_inputs_and_variant_only() -> None:
+    one = ArtifactRef(kind=ArtifactKind.CORPUS, digest="1" * 64, uri="/a")
+    moved = one.model_copy(update={"uri": "/b"})
+    other = one.model_copy(update={"digest": "2" * 64})
+    key = key_of(_spec("tasks", corpus=one))
+    assert key == key_of(_spec("tasks", ("sft.learning_rate=1", "store.uri=/x"), corpus=moved))
+    assert key != key_of(_spec("tasks", ("tasks.seed=5",), corpus=one))
+    assert key != key_of(_spec("tasks", corpus=other))
+    assert key != key_of(_spec("tasks", corpus=one).model_copy(update={"variant": "x"}))
+
+
+def test_source_digest_sees_content_and_ignores_order() -> None:
+    assert source_digest(("afm_core/data", "afm_core/coa")) == source_digest(("afm_core/coa", "afm_core/data"))
+    assert source_digest(("afm_core/data",)) != source_digest(("afm_core/coa",))
+
+
+def test_an_unknown_stage_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="corpus, tasks, teach"):
+        stage_named("corpse")
