@@ -98,11 +98,11 @@ class GrammarState:
             return [self._violation(ViolationCode.TEXT_AFTER_ANSWER, f"<{tag}> after the answer")]
         if tag is Tag.OBSERVATION:
             return self._observe(origin)
-        found += self._content(tag, text)
         if tag not in self.grammar.tags:
             self._foreign_call = tag in TOOL_TAGS
             message = f"<{tag}> does not belong to the profile {self.grammar.name}"
-            return [*found, self._violation(ViolationCode.FOREIGN_TAG, message)]
+            return [self._violation(ViolationCode.FOREIGN_TAG, message)]
+        found += self._content(tag, text)
         found += self._awaited_observation()
         found += self._transition(tag)
         if tag is Tag.ANSWER:
@@ -165,6 +165,7 @@ class GrammarState:
         if tag not in self._following():
             return [self._refusal(tag)]
         if tag in self.grammar.think_before and not self._thought:
+            self._thought = True
             return [self._violation(ViolationCode.MISSING_THINK, f"<{tag}> without a <think> before it")]
         return []
 
