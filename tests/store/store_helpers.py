@@ -1,6 +1,17 @@
 """What the store's tests share: a spec and a tiny stage."""
 
-from afm_core.store import ArtifactKind, ArtifactRef, StageResult, StageSpec, Store, Timing
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from afm_core.store import (
+    ArtifactKind,
+    ArtifactRef,
+    StageAttempt,
+    StageResult,
+    StageSpec,
+    Store,
+    Timing,
+)
 
 KEY = "a" * 64
 FAST = Timing(heartbeat=0.05, dead_after=15.0, poll=0.02)
@@ -24,3 +35,15 @@ def commit(store: Store, key: str = KEY, files: dict[str, bytes] | None = None, 
             attempt.commit(StageResult())
         assert attempt.committed is not None
         return attempt.committed
+
+
+class StageFailed(Exception):
+    """What a stage of these tests fails with."""
+
+
+@contextmanager
+def failing(attempt: StageAttempt) -> Iterator[StageAttempt]:
+    """Run the block inside an attempt that fails at its end."""
+    with suppress(StageFailed), attempt as entered:
+        yield entered
+        raise StageFailed
