@@ -102,21 +102,27 @@ def import_(file: Path, source: str, grammar: str, output: Path | None, as_json:
 
 
 @trajectories.command()
-@click.argument("file", type=_FILE)
+@click.argument("source", metavar="FILE_OR_ARTIFACT")
 @click.option("--to", "target", type=click.Choice(["sharegpt", "alpaca", "openai"]), required=True)
 @click.option("--prompt", "style", type=click.Choice(["full", "brief"]), default="full", show_default=True)
 @click.option("--output", "-o", type=_FILE, help="JSON to write. [default: FILE with .FORMAT.json]")
+@click.option("--store", "store_uri", default="", help="The store that an artifact is in.")
 @json_option
-def export(file: Path, target: str, style: str, output: Path | None, as_json: bool) -> None:
-    """Write the trajectories of FILE (our parquet) for another system.
+def export(source: str, target: str, style: str, output: Path | None, store_uri: str, as_json: bool) -> None:
+    """Write trajectories (our parquet, or an artifact of the store by its digest) for another system.
 
     Example: afm trajectories export trajectories.parquet --to alpaca -o sft.json
     """
     from afm_core.coa.formats import ExportFormat, export_rows, read_trajectories
     from afm_core.config import PromptStyle
 
+    file = Path(source)
+    named = file
+    if not file.exists() and not file.suffix:
+        file = _artifact_file(source, store_uri)
+        named = Path(f"trajectories-{source.rpartition(':')[2][:12]}.parquet")
     rows = export_rows(read_trajectories(file), ExportFormat(target), PromptStyle(style))
-    path = output or file.with_suffix(f".{target}.json")
+    path = output or named.with_suffix(f".{target}.json")
     path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if as_json:
         emit({"rows": len(rows), "format": target, "output": str(path)})
@@ -148,6 +154,14 @@ def show(identity: str, file: Path | None, store_uri: str, as_json: bool) -> Non
         click.echo(f"{tag}: {element['text'].strip()}")
     for violation in document["violations"]:
         click.echo(f"violation, segment {violation['segment']}: {violation['code']}: {violation['message']}")
+
+
+def _artifact_file(text: str, store_uri: str) -> Path:
+    """The table of a trajectories artifact."""
+    from afm_core.store import ArtifactKind
+
+    store = open_configured_store(store_uri)
+    return store.open(store.find(text, ArtifactKind.TRAJECTORIES)).path / "trajectories.parquet"
 
 
 def _find(identity: str, file: Path | None, store_uri: str) -> "Trajectory":

@@ -7,6 +7,7 @@ special tokens.
 
 from collections.abc import Iterable
 from itertools import pairwise
+from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,7 @@ _USER = "\ue000user\ue001"
 _ASSISTANT = "\ue000assistant\ue001"
 """Private-use characters: no template spells them, and none strips them as white space."""
 
+_SWITCH = Lock()
 _SPECIAL_IDS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
 
@@ -91,7 +93,9 @@ def encode_template(tokenizer: Any, text: str) -> list[int]:
 def _ids(tokenizer: Any, text: str, split_special_tokens: bool) -> list[int]:
     if not text:
         return []
-    encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=split_special_tokens)
+    # The switch is a field of the shared backend tokenizer: two threads must not turn it against each other.
+    with _SWITCH:
+        encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=split_special_tokens)
     return list(encoded["input_ids"])
 
 
