@@ -1,0 +1,183 @@
+"""The teacher's agents: planner, searcher, reader, reflector, verifier, and the journal they write to.
+
+Each agent acts through one small method that adds one event. The wording is as brief as can be, since every
+token is
+training time for a small model. One thought a turn (the text between two observations) is what the grammar
+asks for:
+it copies the value found and names what comes next.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from afm_core.data import Operation, SolutionStep, Tag, text_sha256
+from afm_core.teacher.events import Event, Role, event_id
+from afm_core.tools.protocol import Tool, ToolStatus
+
+DECOYS = ("population", "time zone", "elevation", "capital")
+"""Relations that a wrong query asks for."""
+
+_COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")
+
+GOOD_SCORE = 4
+POOR_SCORE = 2
+"""double_check's credibility: 2 and less means a new plan, 3 and more the answer."""
+
+
+def phrase(relation: str) -> str:
+    """A relation's name as words: `city.time_zone` is time zone."""
+    return relation.rpartition(".")[2].replace("_", " ")
+
+
+class ToolFailure(Exception):
+    """A tool's infrastructure failed; the run ends with status tool_error."""
+
+
+class OutOfBudget(Exception):
+    """The episode's tool calls are used up."""
+
+
+@dataclass
+class Journal:
+    """The events so far. Appending links each event to the one before: agents act on the latest output."""
+
+    task_id: str
+    tool_calls: int
+    events: list[Event] = field(default_factory=list)
+
+    def add(self, role: Role, kind: Tag, content: str, thought: str = "", mistake: bool = False) -> Event:
+        """Record an activation that calls no tool."""
+        return self._append(role=role, kind=kind, content=content, thought=thought, mistake=mistake)
+
+    def add_call(self, role: Role, kind: Tag, argument: str, thought: str, tool: Tool, mistake: bool = False) -> str:
+        """Call the tool, record the activation, return the observation.
+
+        Raises:
+            ToolFailure: the tool's infrastructure failed (the call is not recorded: it taught nothing).
+            OutOfBudget: `tool_calls` calls were made already.
+        """
+        if sum(event.tool is not None for event in self.events) >= self.tool_calls:
+            raise OutOfBudget(f"more than {self.tool_calls} tool calls")
+        result = tool.call(argument)
+        if result.status in {ToolStatus.INFRA_ERROR, ToolStatus.TIMEOUT, ToolStatus.RATE_LIMITED}:
+            raise ToolFailure(f"{tool.name}({argument!r}): {result.status}: {result.text}")
+        self._append(
+            role=role,
+            kind=kind,
+            content=argument,
+            thought=thought,
+            tool=tool.name,
+            argument=argument,
+            tool_status=result.status,
+            observation=result.text,
+            observation_sha256=text_sha256(result.text),
+            mistake=mistake,
+        )
+        return result.text
+
+    def _append(self, **fields: object) -> Event:
+        parent = self.events[-1].id if self.events else None
+        event = Event.model_validate({"id": event_id(self.task_id, len(self.events)), "parent": parent, **fields})
+        self.events.append(event)
+        return event
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Writes what to find, in order: `Mombasa: country, currency`."""
+
+    journal: Journal
+
+    def plan(self, steps: Sequence[SolutionStep], start: int, subjects: Mapping[int, str]) -> None:
+        """Plan the steps from `start` on. `subjects` are known names: from the question, or values found so
+        far."""
+        thought = "" if self.journal.events else f"{self._count(steps)} steps."
+        self.journal.add(Role.PLANNER, Tag.PLAN, plan_text(steps, start, subjects), thought)
+
+    @staticmethod
+    def _count(steps: Sequence[SolutionStep]) -> str:
+        lookups = sum(step.operation == Operation.LOOKUP for step in steps)
+        return _COUNTS[lookups] if lookups < len(_COUNTS) else "Many"
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """Asks the search tool."""
+
+    journal: Journal
+    kind: Tag
+    tool: Tool
+
+    def search(self, query: str, thought: str, mistake: bool = False) -> str:
+        """Search and return the observation."""
+        return self.journal.add_call(Role.SEARCHER, self.kind, query, thought, self.tool, mistake)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Opens a page by its title."""
+
+    journal: Journal
+    kind: Tag
+    tool: Tool
+
+    def read(self, title: str, relation: str, mistake: bool = False) -> str:
+        """Read a page and return the observation."""
+        thought = f"No {phrase(relation)}. Read {title}."
+        return self.journal.add_call(Role.READER, self.kind, title, thought, self.tool, mistake)
+
+
+@dataclass(frozen=True)
+class Reflector:
+    """Says what went wrong. A grade of poor asks for a new plan, a grade of fair for a better call."""
+
+    journal: Journal
+
+    def wrong_query(self, relation: str) -> None:
+        """The results of a query lack the relation."""
+        content = f"Results lack the {phrase(relation)}: fair."
+        self.journal.add(Role.REFLECTOR, Tag.REFLECTION, content, "Wrong query.")
+
+    def wrong_page(self, title: str, subject: str) -> None:
+        """The page read is about something else."""
+        self.journal.add(Role.REFLECTOR, Tag.REFLECTION, f"About {title}, not {subject}: poor.", "Wrong page.")
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Suggests an answer, checks it, and gives it."""
+
+    journal: Journal
+
+    def suggest(self, value: str, thought: str, mistake: bool = False) -> None:
+        """Put an answer forward."""
+        self.journal.add(Role.VERIFIER, Tag.SUGGESTED_ANSWER, value, thought, mistake)
+
+    def support(self, titles: Sequence[str]) -> None:
+        """Find the answer supported by the page it stands on, or, compared, by several pages."""
+        source = titles[0] if len(titles) == 1 else "both pages"
+        content = f"Supported by {source}. Score: {GOOD_SCORE}"
+        self.journal.add(Role.VERIFIER, Tag.DOUBLE_CHECK, content)
+
+    def reject(self, value: str, found: str, wanted: str) -> None:
+        """Find the answer to be a value on the way."""
+        content = f"{value} is the {phrase(found)}, not the {phrase(wanted)}. Score: {POOR_SCORE}"
+        self.journal.add(Role.VERIFIER, Tag.DOUBLE_CHECK, content)
+
+    def answer(self, value: str, thought: str = "") -> None:
+        """Give the final answer."""
+        self.journal.add(Role.VERIFIER, Tag.ANSWER, value, thought)
+
+
+def plan_text(steps: Sequence[SolutionStep], start: int, subjects: Mapping[int, str]) -> str:
+    """`Mombasa: country, currency; larger`: chains of relations under the name they start from."""
+    parts: list[str] = []
+    for number in range(start, len(steps)):
+        step = steps[number]
+        if step.operation != Operation.LOOKUP:
+            parts.append(f"; {step.operation}")
+        elif number in subjects:
+            parts.append(f"{'; ' if parts else ''}{subjects[number]}: {phrase(step.relation)}")
+        else:
+            parts.append(f"{', ' if parts else ''}{phrase(step.relation)}")
+    return "".join(parts).removeprefix("; ")
