@@ -1,1 +1,22 @@
-"""."""
+"""MLflow, in a wrapper that can never stop a run: metrics are spooled to disk and replayed; registration may
+fail.
+
+Importing this room does not import MLflow (that takes seconds); the first replay or registry call does.
+"""
+
+from afm_core.tracking.client import TrackingError, tracking_uri
+from afm_core.tracking.registry import Champion, Registry
+from afm_core.tracking.replay import ReplayReport, replay
+from afm_core.tracking.replayer import Replayer
+from afm_core.tracking.spool import MetricSpool
+
+__all__ = [
+    "Champion",
+    "MetricSpool",
+    "Registry",
+    "ReplayReport",
+    "Replayer",
+    "TrackingError",
+    "replay",
+    "tracking_uri",
+]
