@@ -68,7 +68,7 @@ def validate(file: Path, grammar: str, as_json: bool) -> None:
 def import_(file: Path, source: str, grammar: str, output: Path | None, as_json: bool) -> None:
     """Read FILE of another system and write our parquet; rows that cannot be read are dropped and counted.
 
-    Example: afm trajectories import oagents.jsonl --from oagents --grammar multi_tool -o web.parquet
+    Example: afm trajectories import oagents.jsonl --from oagents -o new.parquet
     """
     from afm_core.coa.formats import ImportFormat, import_file
     from afm_core.config import GrammarName
@@ -192,6 +192,7 @@ def _candidates(file: Path | None, store_uri: str) -> "list[Trajectory]":
     found: list[Trajectory] = []
     for manifest in store.ls(ArtifactKind.TRAJECTORIES):
         artifact = store.open(store.ref(manifest))
-        for path in sorted(artifact.path.glob("*.parquet")):
-            found += read_trajectories(path)
+        for name in ("trajectories.parquet", "rejected.parquet"):
+            if (artifact.path / name).is_file():
+                found += read_trajectories(artifact.path / name)
     return found

@@ -33,6 +33,7 @@ def test_buckets_bound_the_padded_size(values: list[int]) -> None:
 
 def test_best_fit_fills_the_fullest_bin_that_has_room() -> None:
     assert pack([50, 70, 30, 40], 100) == [[1, 2], [0, 3]]
+    assert pack([30, 70], 100) == [[0, 1]]
     assert pack([], 10) == []
 
 
