@@ -43,7 +43,7 @@ class RunSession:
         )
         self._ray = LocalRay(config.execution, self.directory.logs / "ray.log")
         self._memory = MemorySampler()
-        self._replayer = Replayer(self.home / "spool", config.tracking)
+        self._replayer = Replayer(self.home / "spool", config.tracking, run_id)
         self._slots = threading.Semaphore(config.execution.parallel_stages)
         self._lock = threading.Lock()
         self._started = time.monotonic()
@@ -100,7 +100,7 @@ class RunSession:
                 )
             else:
                 record = self._start(label, spec, key, on_event, on_log)
-        self._add(record)
+        self._add(record, spec)
         return record
 
     def _refuse_if_closing(self, label: str) -> None:
@@ -170,21 +170,26 @@ class RunSession:
             environment["RAY_ADDRESS"] = self._ray.address()
         return environment
 
-    def _add(self, record: StageRecord) -> None:
+    def _add(self, record: StageRecord, spec: StageSpec) -> None:
         with self._lock:
             self.record.stages.append(record)
             self._stamp()
             self.directory.save(self.record)
-        self._track(record)
+        self._track(record, spec)
 
-    def _track(self, record: StageRecord) -> None:
+    def _track(self, record: StageRecord, spec: StageSpec) -> None:
+        """Tell MLflow what the stage was given and made; the metrics of its steps are already in the same spool."""
         spool = MetricSpool(
             self.home / "spool",
             attempt=f"{self.record.run_id}:{record.name}",
             tags={"afm.run": self.record.run_id, "afm.stage": record.name, "afm.cached": str(record.cached).lower()},
         )
         figures = {k: v for k, v in record.metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-        spool.log({**figures, "seconds": record.seconds}, step=0)
+        spool.log_params(stage_named(spec.stage).config_of(self.config))
+        spool.log_inputs(spec.inputs)
+        spool.log_artifacts({spec.stage: record.artifact})
+        spool.log({**figures, "seconds": record.seconds})
+        spool.end()
 
     def _stamp(self) -> None:
         self.record.ended = now()

@@ -137,7 +137,7 @@ def key_of(spec: StageSpec) -> str:
         stage=stage.name,
         source_digest=source_digest(stage.sources),
         config=stage.config_of(RunConfig.model_validate(spec.config)),
-        inputs={name: ref.digest for name, ref in spec.inputs.items()},
+        inputs=spec.inputs,
         variant=spec.variant,
     )
 
