@@ -42,10 +42,12 @@ def open_client(uri: str) -> "MlflowClient":
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     import logging
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
+
+    for chatty in ("alembic", "mlflow.store.db.utils"):  # after the import, which sets levels of its own
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
     with _first_opening(uri):
         try:

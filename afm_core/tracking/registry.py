@@ -172,4 +172,5 @@ def _absent(error: Exception) -> bool:
 
 def _final(error: Exception) -> bool:
     """Whether trying again is useless: MLflow understood the request and refused it."""
-    return getattr(error, "error_code", "") in ("INVALID_PARAMETER_VALUE", "PERMISSION_DENIED", "UNAUTHENTICATED")
+    refusals = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED", "UNAUTHENTICATED")
+    return getattr(error, "error_code", "") in refusals

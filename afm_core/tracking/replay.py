@@ -9,7 +9,6 @@ for.
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -90,7 +89,6 @@ def _replay_one(target: "_Target", attempt: str, path: Path, identity: str, repo
     tags: dict[str, str] = {}
     for line in read_spool(path):
         tags |= line.content.get("tags", {})
-    strange: Counter[str] = Counter()
     lines = read_spool(path, _offset(path, identity))
     run_id = ""
     while batch := _take(lines):
@@ -98,7 +96,7 @@ def _replay_one(target: "_Target", attempt: str, path: Path, identity: str, repo
             run_id = target.run_of(attempt, tags, _start(path))
             report.attempts += 1
             report.runs[attempt] = run_id
-        report.metrics += target.write(run_id, [line.content for line in batch], strange)
+        report.metrics += target.write(run_id, [line.content for line in batch])
         _save_offset(path, identity, batch[-1].end)
 
 
@@ -154,7 +152,7 @@ class _Target:
             if one.info.status == "RUNNING":
                 self._client.set_terminated(one.info.run_id, "FINISHED")
 
-    def write(self, run_id: str, lines: list[dict[str, Any]], strange: Counter[str]) -> int:
+    def write(self, run_id: str, lines: list[dict[str, Any]]) -> int:
         """Write the lines; returns the number of metric rows."""
         from mlflow.entities import Metric, Param
 
@@ -170,7 +168,7 @@ class _Target:
         new = [Param(name, value) for name, value in params.items() if name not in known]
         for start in range(0, len(new), PARAMS_A_BATCH):
             self._client.log_batch(run_id, params=new[start : start + PARAMS_A_BATCH])
-        for name, value in _tags(lines, strange).items():
+        for name, value in _tags(lines).items():
             self._client.set_tag(run_id, name, value)
         self._log_inputs(run_id, lines)
         for line in lines:
@@ -232,7 +230,7 @@ class _Target:
         return self._client.search_runs([self._experiment], text, order_by=["attributes.start_time ASC"])
 
 
-def _tags(lines: list[dict[str, Any]], strange: Counter[str]) -> dict[str, str]:
+def _tags(lines: list[dict[str, Any]]) -> dict[str, str]:
     tags: dict[str, str] = {}
     for line in lines:
         tags |= {_name(name): value[:5000] for name, value in line.get("tags", {}).items()}
@@ -240,8 +238,7 @@ def _tags(lines: list[dict[str, Any]], strange: Counter[str]) -> dict[str, str]:
             tags[_name(f"afm.artifact.{role}")] = ref["digest"]
             tags[_name(f"afm.artifact.{role}.uri")] = ref["uri"]
         for name, value in line.get("nonfinite", {}).items():
-            strange[name] += 1
-            tags[_name(f"afm.nonfinite.{name}")] = f"{value} at step {line['step']} ({strange[name]} times)"
+            tags[_name(f"afm.nonfinite.{name}")] = f"{value} at step {line['step']}"
     return tags
 
 
