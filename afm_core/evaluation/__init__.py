@@ -9,7 +9,8 @@ and `register`.
 from afm_core.evaluation.gate import Decision, Outcome, Side, decide
 from afm_core.evaluation.metrics import figures, find_entry, summarise, wilson_interval
 from afm_core.evaluation.protocols import Protocol, Trial, Variant, trials_of, variant_of
-from afm_core.evaluation.rows import EvaluationRow, is_guessable, row_of, rows_from_table, rows_table
+from afm_core.evaluation.results import headline_entry, load_summary, models_summary, result_table
+from afm_core.evaluation.rows import EvaluationRow, row_of, rows_from_table, rows_table
 from afm_core.evaluation.sampling import stratified_sample, task_set_digest
 
 __all__ = [
@@ -23,7 +24,10 @@ __all__ = [
     "decide",
     "figures",
     "find_entry",
-    "is_guessable",
+    "headline_entry",
+    "load_summary",
+    "models_summary",
+    "result_table",
     "row_of",
     "rows_from_table",
     "rows_table",

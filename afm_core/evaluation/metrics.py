@@ -17,8 +17,8 @@ Z_95 = 1.959963984540054
 """The 97.5% quantile of the standard normal distribution: two-sided 95% intervals."""
 
 
-def wilson_interval(correct: int, n: int, z: float = Z_95) -> tuple[float, float]:
-    """Score interval of a binomial share, in [0, 1]; (0, 1) for n = 0: nothing is known.
+def wilson_interval(correct: float, n: int, z: float = Z_95) -> tuple[float, float]:
+    """Score interval of a share of n, in [0, 1]; (0, 1) for n = 0: nothing is known. `correct` may be a sum of shares.
 
     centre = (p + z²/2n) / (1 + z²/n), half = z / (1 + z²/n) · sqrt(p(1 - p)/n + z²/4n²)
     (E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927).

@@ -9,11 +9,9 @@ from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
 
-from afm_core.data import AgentTask, Operation, Status, Trajectory
+from afm_core.data import AgentTask, Status, Trajectory
 from afm_core.evaluation.protocols import Protocol
-
-GUESSABLE_RELATIONS = frozenset({"continent", "currency", "driving_side"})
-"""Relations with few values: their answers can be guessed, so accuracy on them is shown apart."""
+from afm_core.taskcraft import is_guessable
 
 CORRECT = 1.0
 """The reward of a wholly correct answer; a partial credit below it is not correct."""
@@ -97,14 +95,6 @@ def row_of(task: AgentTask, trajectory: Trajectory, protocol: Protocol | str) ->
         violations=trajectory.violations,
         **trajectory.usage.model_dump(),
     )
-
-
-def is_guessable(task: AgentTask) -> bool:
-    """Whether the answer comes from a small set: a comparison of two, or a relation with few values."""
-    if not task.solution:
-        return False
-    last = task.solution[-1]
-    return last.operation is not Operation.LOOKUP or last.relation in GUESSABLE_RELATIONS
 
 
 def rows_table(rows: Iterable[EvaluationRow]) -> pa.Table:

@@ -18,7 +18,7 @@ def stratified_sample(tasks: Sequence[AgentTask], limit: int | None, seed: int) 
     strata: dict[int, list[AgentTask]] = defaultdict(list)
     for task in tasks:
         strata[task.difficulty.hops].append(task)
-    placed = []
+    placed: list[tuple[float, int, AgentTask]] = []
     for hops, members in strata.items():
         members.sort(key=lambda task: _order(task.id, seed))
         placed.extend(((index + 0.5) / len(members), hops, task) for index, task in enumerate(members))

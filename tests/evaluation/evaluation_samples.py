@@ -134,7 +134,7 @@ def sample_report_data():
     seconds = [4.2, 3.1, 22.0, 41.3, 35.0, 412.7, 9.0, 301.0, 377.5, 6.4]
     stages = tuple(
         StageView(name, "model" if name in {"base", "sft"} else "artifact", f"{number + 17:02x}c4e1a07b9d" * 5,
-                  f"store/{name}", number < 2, spent, {"rows": 360, "accuracy": 0.85321} if number > 5 else {"rows": 300})
+                  f"store/{name}", number < 2, spent, {"rows": 360, "accuracy": 0.85321} if number > 5 else {"rows": 9})
         for number, (name, spent) in enumerate(zip(names, seconds, strict=True))
     )  # fmt: skip
     rng = random.Random(3)

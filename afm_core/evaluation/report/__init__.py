@@ -1,6 +1,6 @@
-"""The report of a run: one self-contained HTML file (`collect` reads the store, `render_report` writes the page)."""
+"""The report of a run: one self-contained HTML file (`collect` reads the store, `render` makes the page)."""
 
-from afm_core.evaluation.report.collect import collect
+from afm_core.evaluation.report.collect import collect, evaluated_models
 from afm_core.evaluation.report.data import (
     CurveView,
     ElementView,
@@ -24,6 +24,7 @@ __all__ = [
     "TokenView",
     "TrajectoryView",
     "collect",
+    "evaluated_models",
     "headline",
     "render",
     "result_table",

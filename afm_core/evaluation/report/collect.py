@@ -144,15 +144,16 @@ def _road(run: _Run, tasks: Mapping[str, AgentTask]) -> RoadView:
     taught, curated = run.stage("teach"), run.stage("curate")
     counts = _json(curated.path / "counts.json") if curated else {}
     kept = _integer(counts, "kept")
-    trained = _metrics(run, "sft")
+    model = run.stage("sft")
+    steps = _history(model.path) if model else []
     return RoadView(
         documents=_rows(run.stage("corpus"), "documents.parquet"),
         tasks={split: dict(splits[split]) for split in order if split in splits},
         demonstrations=_rows(taught, "trajectories.parquet"),
         kept=kept if kept is not None else _rows(curated, "trajectories.parquet"),
         rejected=_rejected(curated, counts),
-        tokens=_integer(trained, "tokens"),
-        trained_tokens=_integer(trained, "supervised_tokens"),
+        tokens=sum(step["tokens"] for step in steps) if steps else None,
+        trained_tokens=sum(step["supervised_tokens"] for step in steps) if steps else None,
     )
 
 
@@ -185,15 +186,17 @@ def _curves(run: _Run) -> list[CurveView]:
 
 
 def _loss(directory: Path) -> tuple[tuple[float, float], ...]:
-    """(step, loss) of every line of training.jsonl that has both."""
-    path = next(
-        (path for path in (directory / "training.jsonl", directory / "sidecar" / "training.jsonl") if path.exists()),
-        None,
-    )
-    if path is None:
-        return ()
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return tuple((float(line["step"]), float(line["loss"])) for line in lines if "step" in line and "loss" in line)
+    steps = _history(directory)
+    return tuple((float(one["step"]), float(one["loss"])) for one in steps if "step" in one and "loss" in one)
+
+
+def _history(directory: Path) -> list[dict[str, Any]]:
+    """The optimiser steps that a trained model remembers (afm_core.training.StepRecord), oldest first."""
+    for path in (directory / "history.json", directory / "sidecar" / "history.json"):
+        if path.exists():
+            history: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+            return history
+    return []
 
 
 def _trajectories(
@@ -212,10 +215,6 @@ def _trajectories(
             views += sample or []
     run.notes.extend(sampler.notes)
     return tuple(views)
-
-
-def _metrics(run: _Run, name: str) -> Mapping[str, Any]:
-    return next((one.get("metrics") or {} for one in run.record.get("stages", ()) if one["name"] == name), {})
 
 
 def _integer(values: Mapping[str, Any], name: str) -> int | None:

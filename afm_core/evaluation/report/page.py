@@ -8,6 +8,7 @@ JavaScript are marked safe. A content security policy forbids whatever would sti
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,34 @@ _TAG_ORDER = [*(tag.value for tag in Tag), "text"]
 
 def render(data: ReportData) -> str:
     """The whole report as one HTML text."""
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            data=data,
+            headline=headline(data),
+            css=_asset("report.css"),
+            script=_asset("report.js"),
+            accuracy=accuracy_chart(data.evaluations),
+            hops=hops_chart(data.evaluations),
+            template=template_chart(data.evaluations),
+            curves=_curves_chart(data),
+            memory=_memory_chart(data),
+            steps=_road_steps(data.road),
+            road=_road_bars(data.road),
+            table=_protocol_rows(data.evaluations),
+            statuses=_STATUS_ORDER,
+            groups=_groups(data),
+            tags=[tag for tag in _TAG_ORDER if tag in {e.tag for t in data.trajectories for e in t.elements}],
+            hop_columns=_hop_columns(data.road),
+            memory_line=MEMORY_LINE_BYTES,
+            config=json.dumps(data.config, indent=2, sort_keys=True) if data.config else "",
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -42,26 +71,7 @@ def render(data: ReportData) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=_percent, digits=_digits, seconds=_seconds, gibibytes=_gibibytes, metric=_metric)
-    return environment.get_template("report.html.j2").render(
-        data=data,
-        headline=headline(data),
-        css=_asset("report.css"),
-        script=_asset("report.js"),
-        accuracy=accuracy_chart(data.evaluations),
-        hops=hops_chart(data.evaluations),
-        template=template_chart(data.evaluations),
-        curves=_curves_chart(data),
-        memory=_memory_chart(data),
-        steps=_road_steps(data.road),
-        road=_road_bars(data.road),
-        table=_protocol_rows(data.evaluations),
-        statuses=_STATUS_ORDER,
-        groups=_groups(data),
-        tags=[tag for tag in _TAG_ORDER if tag in {e.tag for t in data.trajectories for e in t.elements}],
-        hop_columns=_hop_columns(data.road),
-        memory_line=MEMORY_LINE_BYTES,
-        config=json.dumps(data.config, indent=2, sort_keys=True) if data.config else "",
-    )
+    return environment
 
 
 def write_report(data: ReportData, path: Path) -> Path:
@@ -130,7 +140,7 @@ def hops_chart(evaluations: Sequence[EvaluationView]) -> Markup:
 
 def template_chart(evaluations: Sequence[EvaluationView]) -> Markup:
     """In and out of template, guessable and open answers, for every trained model on the test split."""
-    measures = []
+    measures: list[charts.Measure] = []
     for label, entry in _agents(evaluations):
         if label == "base":
             continue

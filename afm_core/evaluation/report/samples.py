@@ -7,7 +7,7 @@ from typing import Any
 
 from afm_core.coa import prompt
 from afm_core.config import ConfigError, RunConfig, parse_config
-from afm_core.data import AgentTask, Tag, Trajectory, trajectories_from_table
+from afm_core.data import AgentTask, Origin, Tag, Trajectory, trajectories_from_table
 from afm_core.evaluation.report.data import TrajectoryView
 from afm_core.evaluation.report.viewer import view_trajectory
 from afm_core.store import read_table
@@ -45,7 +45,7 @@ class Sampler:
         wrong = [one for one in mine if one.reward is None or one.reward < 1]
         chosen = [(one, f"{label.upper()}, right") for one in _spread(right, count)]
         chosen += [(one, f"{label.upper()}, wrong") for one in _spread(wrong, count, key=_ending)]
-        return [self._view(one, group=group, source=f"{label.upper()} model", trained=WROTE) for one, group in chosen]
+        return [self._episode(one, group, f"{label.upper()} model") for one, group in chosen]
 
     def _demonstration(self, trajectory: Trajectory, group: str) -> TrajectoryView:
         text, count = self._prompt(trajectory)
@@ -58,6 +58,18 @@ class Sampler:
             prompt_tokens=count,
             mask_observations=sft.mask_observations if sft else True,
             train_mistakes=sft.train_mistakes if sft else False,
+        )
+
+    def _episode(self, trajectory: Trajectory, group: str, source: str) -> TrajectoryView:
+        first = trajectory.segments[0]
+        asked = first if first.origin is Origin.PROMPT else None
+        return self._view(
+            trajectory,
+            group=group,
+            source=source,
+            trained=WROTE,
+            prompt=asked.text if asked else "",
+            prompt_tokens=trajectory.usage.prompt_tokens,
         )
 
     def _view(self, trajectory: Trajectory, **fields: Any) -> TrajectoryView:
@@ -84,10 +96,11 @@ class Sampler:
         if self._model is None:
             self.notes.append("token boundaries: this run has no model yet, so no tokenizer")
             return None
-        from transformers import AutoTokenizer
+        # Not AutoTokenizer: that imports torch, which a report has no use for and the run's parent no memory.
+        from transformers import PreTrainedTokenizerFast
 
         try:
-            return AutoTokenizer.from_pretrained(self._model)
+            return PreTrainedTokenizerFast.from_pretrained(self._model)
         except (OSError, ValueError) as error:
             self.notes.append(f"token boundaries: the tokenizer of {self._model} cannot be read ({error})")
             return None

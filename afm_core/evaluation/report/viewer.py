@@ -116,7 +116,8 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     A character whose bytes are spread over several tokens is shown at the last of them, the others are empty.
     """
     special = special_tokens(tokenizer)
-    texts, pending = [], []
+    texts: list[str] = []
+    pending: list[int] = []
     for id in ids:
         if id in special:
             texts.append(END_MARK)

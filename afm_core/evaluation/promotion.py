@@ -1,0 +1,65 @@
+"""Carries a promotion out in the registry. Idempotent, so that a rerun after a kill completes what was begun.
+
+Registering and crowning are two calls to a server; the process may die between them. The version carries the digest
+of the model as a tag, and a rerun finds it by that tag instead of adding a second one; the alias is set last. Until
+then the old champion stands, which is consistent.
+"""
+
+from afm_core.config import parse_config
+from afm_core.evaluation.gate import Decision
+from afm_core.store import ArtifactRef, StageContext
+
+
+class ChampionChanged(RuntimeError):
+    """Another run crowned a model since this one asked whom to beat: the comparison is out of date."""
+
+
+def promote(context: StageContext, decision: Decision) -> str:
+    """Register the challenger with its lineage and make it the champion; returns the registry's version.
+
+    Raises:
+        ChampionChanged: the registry's champion is neither the one that was beaten nor the challenger itself.
+        Exception: whatever the registry raises once its own retries are used up; nothing is swallowed.
+    """
+    from afm_core.tracking import Registry
+
+    challenger = context.inputs["challenger"].ref
+    registry = Registry.of(parse_config(context.spec.config))
+    present = registry.champion()
+    expected = {challenger.digest, context.inputs["champion"].ref.digest}
+    if present is not None and present.ref.digest not in expected:
+        raise ChampionChanged(
+            f"the registry's champion is now {present.ref.digest[:12]}, not {decision.champion.digest[:12]}, which "
+            "the challenger was compared with; run again"
+        )
+    version = registry.register(challenger, tags=promotion_tags(context, decision))
+    registry.set_champion(version)
+    return str(version)
+
+
+def promotion_tags(context: StageContext, decision: Decision) -> dict[str, str]:
+    """What a registered version tells of itself: content, origin, whom it beat and by how much."""
+    inputs = context.inputs
+    challenger = inputs["challenger"]
+    tags = {
+        "afm.digest": challenger.ref.digest,
+        "afm.uri": challenger.ref.uri,
+        "afm.stage": challenger.manifest.stage,
+        "afm.store": context.spec.store_uri,
+        "afm.predecessor": inputs["champion"].ref.digest,
+        "afm.predecessor_uri": inputs["champion"].ref.uri,
+        "afm.evaluation": inputs["challenger_evaluation"].ref.digest,
+        "afm.gate.accuracy": _text(decision.challenger.accuracy),
+        "afm.gate.predecessor_accuracy": _text(decision.champion.accuracy),
+        "afm.gate.tasks": str(decision.challenger.n),
+    }
+    tags |= {f"afm.parent.{name}": _named(ref) for name, ref in sorted(challenger.manifest.parents.items())}
+    return tags
+
+
+def _named(ref: ArtifactRef) -> str:
+    return f"{ref.kind}:{ref.digest}"
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}"

@@ -1,0 +1,207 @@
+"""The stages `evaluate` and `register`.
+
+`evaluate` runs the trials of its variant (see afm_core.evaluation.protocols) in shards of tasks; each finished shard is
+sealed, so that a killed stage goes on where it stopped and ends with the same digest. `register` lets the gate decide
+and, if the challenger won, makes it the champion of the registry.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from afm_core.config import AgentConfig, EngineConfig, EvaluationConfig, RegistryConfig, TeacherConfig
+from afm_core.data import (
+    AgentTask,
+    Trajectory,
+    documents_from_table,
+    tasks_from_table,
+    trajectories_from_table,
+    trajectories_table,
+)
+from afm_core.engines import Engine
+from afm_core.evaluation.gate import Side, decide
+from afm_core.evaluation.metrics import summarise
+from afm_core.evaluation.promotion import promote
+from afm_core.evaluation.protocols import Protocol, Trial, trials_of, variant_of
+from afm_core.evaluation.rows import EvaluationRow, row_of, rows_from_table, rows_table
+from afm_core.evaluation.runner import Runner
+from afm_core.evaluation.sampling import stratified_sample
+from afm_core.store import StageContext, StageInterrupted, StageResult, read_table, write_table
+from afm_core.tools import build_tools
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """Some tasks of one trial; `name` is its sealed name."""
+
+    name: str
+    trial: Trial
+    tasks: Sequence[AgentTask]
+
+
+def evaluate(context: StageContext) -> StageResult:
+    """Measure a model, or the baselines without one, on held-out tasks.
+
+    Writes rows.parquet, trajectories.parquet (without log-probs), summary.json, and sidecar/seconds.json.
+
+    Raises:
+        StageInterrupted: the stage was told to stop; finished shards are sealed.
+        ValueError: an unknown variant, or a variant of a model without the input `model`.
+    """
+    evaluation = context.section(EvaluationConfig)
+    tasks = tasks_from_table(read_table(context.inputs["tasks"].path / "tasks.parquet"))
+    trials = trials_of(variant_of(context.spec.variant), evaluation, context.inputs)
+    shards = _shards(trials, tasks, evaluation)
+    runner = _runner(context, evaluation)
+    try:
+        directories = _run_shards(context, shards, runner)
+    finally:
+        runner.close()
+    return _write(context, trials, tasks, directories)
+
+
+def register(context: StageContext) -> StageResult:
+    """Decide on promotion, and carry it out. Writes decision.json.
+
+    A rerun after a kill completes what was begun: registering is idempotent (see afm_core.evaluation.promotion).
+    """
+    rules = context.section(RegistryConfig)
+    inputs = context.inputs
+    challenger, champion = (
+        Side.from_rows(inputs[name].ref.digest, _gate_rows(inputs[f"{name}_evaluation"].path))
+        for name in ("challenger", "champion")
+    )
+    decision = decide(challenger, champion, rules)
+    version = promote(context, decision) if decision.promoted else None
+    text = json.dumps(decision.to_json(), indent=2, sort_keys=True)
+    (context.output / "decision.json").write_text(text + "\n", encoding="utf-8")
+    winner = decision.challenger if decision.promoted else decision.champion
+    return StageResult(
+        metrics={
+            "outcome": str(decision.outcome),
+            "reason": decision.reason,
+            "champion": winner.digest,
+            "version": version,
+            "challenger_accuracy": decision.challenger.accuracy,
+            "champion_accuracy": decision.champion.accuracy,
+            "difference": decision.paired.difference if decision.paired else None,
+            "p_value": decision.paired.p_value if decision.paired else None,
+        }
+    )
+
+
+def _gate_rows(directory: Path) -> list[EvaluationRow]:
+    rows = rows_from_table(read_table(directory / "rows.parquet"))
+    return [row for row in rows if row.protocol == Protocol.AGENT and row.split == "gate"]
+
+
+def _runner(context: StageContext, evaluation: EvaluationConfig) -> Runner:
+    documents = documents_from_table(read_table(context.inputs["corpus"].path / "documents.parquet"))
+    agent = context.section(AgentConfig)
+    demonstrations: list[Trajectory] = []
+    if "demonstrations" in context.inputs:
+        path = context.inputs["demonstrations"].path / "trajectories.parquet"
+        demonstrations = trajectories_from_table(read_table(path))
+    engine = context.section(EngineConfig)
+    model = context.inputs.get("model")
+
+    def open_engine() -> Engine:
+        from afm_core.engines import open_engine as open_configured
+
+        if model is None:
+            raise ValueError(f"evaluate:{context.spec.variant} needs the input 'model'")
+        return open_configured(engine, model.path, model.ref.digest)
+
+    return Runner(
+        tools=build_tools(agent, documents, context.scratch / "tools"),
+        agent=agent,
+        evaluation=evaluation,
+        teacher=context.section(TeacherConfig),
+        open_engine=open_engine,
+        demonstrations=demonstrations,
+        stopping=context.stopping,
+    )
+
+
+def _shards(trials: Sequence[Trial], tasks: Sequence[AgentTask], evaluation: EvaluationConfig) -> list[_Shard]:
+    shards = []
+    for trial in trials:
+        chosen = stratified_sample([task for task in tasks if task.split is trial.split], trial.limit, evaluation.seed)
+        for number, start in enumerate(range(0, len(chosen), evaluation.shard_size)):
+            name = f"shards/{trial.protocol}-{trial.split}-{number:04d}"
+            shards.append(_Shard(name, trial, chosen[start : start + evaluation.shard_size]))
+    return shards
+
+
+def _run_shards(context: StageContext, shards: Sequence[_Shard], runner: Runner) -> dict[str, Path]:
+    """shard name -> a directory with rows.parquet, trajectories.parquet and seconds.json."""
+    sealed = context.sealed("shards/")
+    directories: dict[str, Path] = {}
+    done, total = 0, sum(len(shard.tasks) for shard in shards)
+    for shard in shards:
+        directory = sealed.get(shard.name)
+        if directory is None:
+            if context.stopping.is_set():
+                raise StageInterrupted("told to stop between two shards")
+            directory = _run_shard(context, shard, runner)
+        directories[shard.name] = directory
+        done += len(shard.tasks)
+        context.progress(done, total, f"{shard.trial.protocol} on {shard.trial.split}")
+    return directories
+
+
+def _run_shard(context: StageContext, shard: _Shard, runner: Runner) -> Path:
+    started = time.monotonic()
+    episodes = runner.run(shard.trial, shard.tasks)
+    if context.stopping.is_set():  # episodes may have been cut short: they say nothing about the policy
+        raise StageInterrupted("told to stop within a shard")
+    by_id = {task.id: task for task in shard.tasks}
+    rows = [row_of(by_id[one.task_id], one, shard.trial.protocol) for one in episodes]
+    directory = context.scratch / shard.name
+    directory.mkdir(parents=True)
+    write_table(rows_table(rows), directory / "rows.parquet")
+    write_table(trajectories_table(episodes), directory / "trajectories.parquet")
+    seconds = round(time.monotonic() - started, 3)
+    (directory / "seconds.json").write_text(json.dumps(seconds), encoding="utf-8")
+    context.seal(shard.name, directory)
+    return directory
+
+
+def _write(
+    context: StageContext, trials: Sequence[Trial], tasks: Sequence[AgentTask], directories: Mapping[str, Path]
+) -> StageResult:
+    rows = [row for path in directories.values() for row in rows_from_table(read_table(path / "rows.parquet"))]
+    episodes = [
+        one
+        for path in directories.values()
+        for one in trajectories_from_table(read_table(path / "trajectories.parquet"))
+    ]
+    entries = []
+    for trial in trials:
+        mine = [row for row in rows if (row.protocol, row.split) == (trial.protocol, trial.split)]
+        population = sum(task.split is trial.split for task in tasks)
+        if mine:
+            entries.append(summarise(mine, population) | {"conditions": str(trial.conditions)})
+    write_table(rows_table(rows), context.output / "rows.parquet")
+    write_table(trajectories_table(episodes), context.output / "trajectories.parquet")
+    _write_json(context.output / "summary.json", {"protocols": entries})
+    seconds = {
+        name.partition("/")[2]: json.loads((path / "seconds.json").read_text()) for name, path in directories.items()
+    }
+    _write_json(context.output / "sidecar" / "seconds.json", seconds)
+    return StageResult(
+        metrics={
+            f"{entry['name']}/{entry['split']}/{figure}": entry[figure]
+            for entry in entries
+            for figure in ("accuracy", "accuracy_floor", "n", "scored")
+        },
+        rows={"rows.parquet": len(rows), "trajectories.parquet": len(episodes)},
+    )
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
