@@ -15,7 +15,7 @@ from afm_core.teacher.agents import phrase
 from afm_core.teacher.reading import mentions
 
 _WORD = re.compile(r"\w(?:[\w.,'’\-]*\w)?")
-_SCORE = re.compile(r"\bScore: [1-4]\b")
+_SCORE = re.compile(r"\bScore:\s*[1-4]\b")
 
 TEMPLATE_WORDS = frozenset(
     (
