@@ -2,7 +2,8 @@
 
 A row needs `question` and `answers` (or `answer`); everything else of AgentTask may be given. An `id` is computed when
 it is missing and checked when it is there. Rows without a `split` are dealt to the splits in the configured
-proportions, whole components together. Errors name the file, the row (1 is the first line) and the field.
+proportions, whole components together (fewer than four components: all are training tasks). Errors name the file, the
+row (1 is the first line) and the field.
 """
 
 import difflib
@@ -15,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from afm_core.config import ConfigError, SplitCounts
-from afm_core.data import AgentTask, Document, Verifier, task_id
+from afm_core.data import AgentTask, Document, Split, Verifier, task_id
 from afm_core.taskcraft.splits import plan_splits
 
 _FIELDS = (*AgentTask.model_fields, "answer")
@@ -39,8 +40,9 @@ def read_user_tasks(path: Path, counts: SplitCounts | None = None, seed: int = 0
             undecided.append(task.id)
     if not tasks:
         raise ConfigError(f"{path}: no tasks in it; write one JSON object a line, with question and answers")
-    if undecided:
-        sizes = Counter(_group(tasks[one]) for one in undecided)
+    sizes = Counter(_group(tasks[one]) for one in undecided)
+    # A handful of tasks cannot be dealt to all splits: they stay what AgentTask says, training tasks.
+    if len(sizes) >= len(Split):
         plan = plan_splits(sizes, counts or SplitCounts(), seed)
         for one in undecided:
             tasks[one] = tasks[one].model_copy(update={"split": plan[_group(tasks[one])]})

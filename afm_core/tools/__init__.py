@@ -1,5 +1,6 @@
 """What an agent can do: search and read a frozen corpus. Every tool answers malformed calls instead of raising."""
 
+from afm_core.tools.arguments import ARGUMENT_NAMES, call_with_json
 from afm_core.tools.build import CHARACTERS_PER_TOKEN, TOOL_NAMES, build_tools
 from afm_core.tools.index import Hit, SentenceIndex
 from afm_core.tools.local import (
@@ -11,9 +12,10 @@ from afm_core.tools.local import (
     result_line,
 )
 from afm_core.tools.protocol import Tool, ToolResult, ToolStatus
-from afm_core.tools.text import CUT_MARK, contains_words, cut, fold, sentences, words
+from afm_core.tools.text import CUT_MARK, contains_words, cut, fold, sentences, without_title, words
 
 __all__ = [
+    "ARGUMENT_NAMES",
     "CHARACTERS_PER_TOKEN",
     "CUT_MARK",
     "LONGEST_ARGUMENT",
@@ -28,10 +30,12 @@ __all__ = [
     "ToolResult",
     "ToolStatus",
     "build_tools",
+    "call_with_json",
     "contains_words",
     "cut",
     "fold",
     "result_line",
     "sentences",
+    "without_title",
     "words",
 ]

@@ -66,7 +66,7 @@ class ReadLocal:
         self._limit = limit
         shown = [one for one in documents if components is None or one.component in components]
         self._pages = {fold(one.title): one for one in sorted(shown, key=lambda one: one.id, reverse=True)}
-        self._pages.update({one.url.casefold(): one for one in shown if one.url})
+        self._pages.update({fold(one.url): one for one in shown if one.url})
         self._titles = {fold(one.title): one.title for one in shown}
         self._by_word: dict[str, set[str]] = {}
         for title in self._titles:

@@ -8,7 +8,7 @@ CUT_MARK = " [cut]"
 
 _WORD = re.compile(r"(?<!\S)[+.]\w+|\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-_ABBREVIATION = re.compile(r"(?:^|[\s(.'-])(?:[^\W\d_]|St|Ste|Mt|Ft|Dr|Jr|Sr|No|Gen|Col|Capt|Prof)\.$")
+_ABBREVIATION = re.compile(r"(?:^|[\s(.-])(?:[A-ZÀ-Þ]|St|Ste|Mt|Ft|Dr|Jr|Sr|No|Gen|Col|Capt|Prof)\.$")
 
 
 @lru_cache(maxsize=65536)
