@@ -87,7 +87,7 @@ def sample_trajectories():
         _element("observation", "Aalborg Airport: Aalborg Airport lies 3 metres above the sea.", "tool"),
         _element("answer", "3 feet", "sampled"),
     )
-    written = "the policy wrote (what RL would train)"
+    written = "were written by the policy, which is what RL would train"
     return (
         TrajectoryView(
             "d1", "Demonstration with a corrected mistake", "What is the capital of the country Tampere lies in?",

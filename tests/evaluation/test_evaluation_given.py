@@ -131,6 +131,7 @@ def test_command_line_names_the_nearest_benchmark():
     assert "did you mean 'world'" in result.output
 
 
+@pytest.mark.integration
 def test_command_line_measures_a_model_on_held_out_tasks(tmp_path, monkeypatch):
     world = World(tmp_path / "world")
     scripted = ScriptedEngine(world.tokenizer, world.book())

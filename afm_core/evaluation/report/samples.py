@@ -13,7 +13,7 @@ from afm_core.evaluation.report.viewer import view_trajectory
 from afm_core.store import read_table
 from afm_core.tokens import chat_prompt_ids
 
-WROTE = "were written by the policy (what RL would train)"
+WROTE = "were written by the policy, which is what RL would train"
 
 
 class Sampler:
@@ -68,6 +68,7 @@ class Sampler:
             group=group,
             source=source,
             trained=WROTE,
+            append_end_of_turn=False,
             prompt=asked.text if asked else "",
             prompt_tokens=trajectory.usage.prompt_tokens,
         )

@@ -40,16 +40,19 @@ def view_trajectory(
     prompt_tokens: int = 0,
     mask_observations: bool = True,
     train_mistakes: bool = False,
+    append_end_of_turn: bool = True,
     trained: str = "carried loss in SFT",
 ) -> TrajectoryView:
     """The view of a trajectory. Without a tokenizer it has elements and no tokens.
+
+    append_end_of_turn: as in SFT; an episode shows only what was sampled.
 
     Raises:
         ValueError: the trajectory cannot be tokenised (see afm_core.tokens.ledger_of).
     """
     spans = _spans(trajectory)
     if tokenizer is not None and spans:
-        ledger = ledger_of(trajectory, tokenizer, [])
+        ledger = ledger_of(trajectory, tokenizer, [], append_end_of_turn=append_end_of_turn)
         _fill(spans, ledger, ledger.mask(mask_observations, train_mistakes), tokenizer)
     return TrajectoryView(
         id=trajectory.id,
