@@ -127,9 +127,9 @@ class World:
         def write(context):
             self.tokenizer.save_pretrained(context.output)
             (context.output / "afm.json").write_text(f'{{"name": "{name}"}}')
-            steps = [{"step": n, "loss": 2.0 / n, "tokens": 900, "supervised_tokens": 300} for n in range(1, 9)]
-            (context.output / "history.json").write_text(json.dumps(steps))
-            return StageResult()
+            steps = [{"step": n, "loss": 2.0 / n} for n in range(1, 9)]
+            (context.output / "losses.json").write_text(json.dumps(steps))
+            return StageResult(metrics={"tokens": 7200, "supervised_tokens": 2400})
 
         return self.run(name, ArtifactKind.MODEL, write, {}, key=f"key-{name}")
 

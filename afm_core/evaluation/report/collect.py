@@ -26,6 +26,8 @@ from afm_core.store import Artifact, ArtifactRef, Store, read_table
 
 T = TypeVar("T")
 MODEL_STAGES = ("base", "sft", "rl")
+LOSSES = "losses.json"
+"""The file of a trained model with a list of its optimiser steps (see afm_core.training.stages)."""
 
 
 @dataclass
@@ -145,15 +147,15 @@ def _road(run: _Run, tasks: Mapping[str, AgentTask]) -> RoadView:
     counts = _json(curated.path / "counts.json") if curated else {}
     kept = _integer(counts, "kept")
     model = run.stage("sft")
-    steps = _history(model.path) if model else []
+    trained = model.manifest.metrics if model else {}
     return RoadView(
         documents=_rows(run.stage("corpus"), "documents.parquet"),
         tasks={split: dict(splits[split]) for split in order if split in splits},
         demonstrations=_rows(taught, "trajectories.parquet"),
         kept=kept if kept is not None else _rows(curated, "trajectories.parquet"),
         rejected=_rejected(curated, counts),
-        tokens=sum(step["tokens"] for step in steps) if steps else None,
-        trained_tokens=sum(step["supervised_tokens"] for step in steps) if steps else None,
+        tokens=_integer(trained, "tokens"),
+        trained_tokens=_integer(trained, "supervised_tokens"),
     )
 
 
@@ -186,17 +188,9 @@ def _curves(run: _Run) -> list[CurveView]:
 
 
 def _loss(directory: Path) -> tuple[tuple[float, float], ...]:
-    steps = _history(directory)
+    path = directory / LOSSES
+    steps = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return tuple((float(one["step"]), float(one["loss"])) for one in steps if "step" in one and "loss" in one)
-
-
-def _history(directory: Path) -> list[dict[str, Any]]:
-    """The optimiser steps that a trained model remembers (afm_core.training.StepRecord), oldest first."""
-    for path in (directory / "history.json", directory / "sidecar" / "history.json"):
-        if path.exists():
-            history: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-            return history
-    return []
 
 
 def _trajectories(
