@@ -1,5 +1,7 @@
 """Folding, sentence borders and cutting."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +38,7 @@ def test_sentences(text: str, parts: list[str]) -> None:
 def test_sentence_spans_are_ordered_and_lose_only_space(text: str) -> None:
     spans = sentences(text)
     assert all(start < end for start, end in spans)
-    assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+    assert all(first[1] <= second[0] for first, second in pairwise(spans))
     kept = "".join(text[start:end] for start, end in spans)
     assert "".join(kept.split()) == "".join(text.split())
 
