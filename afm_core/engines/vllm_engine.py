@@ -1,0 +1,170 @@
+"""vLLM behind the engine protocol: token prompts in, sampled ids and their log-probabilities out.
+
+The engine runs inside this process (no engine-core child) unless several GPUs are asked for, so nothing is left behind
+when the process ends. Log-probabilities are those of the sampling distribution ("processed"), as in
+afm_core.engines.sampling. Stop strings keep the token that completed them. A session's cache is vLLM's prefix cache.
+Checked against vLLM 0.32; on a CPU use fp32 (bf16 is slower there than it is worth).
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from afm_core.config import ConfigError, Dtype, EngineConfig
+from afm_core.engines.detokenize import decode
+from afm_core.engines.protocol import FinishReason, Generation, GenerationRequest
+from afm_core.engines.requests import check_request
+
+_KV_CACHE_GIB = "2"
+_GPU_MEMORY_SHARE = 0.85
+
+
+class VllmEngine:
+    """One vLLM engine. Raises ConfigError if the directory holds no model."""
+
+    def __init__(self, config: EngineConfig, model_directory: Path, policy_version: str) -> None:
+        if not (model_directory / "config.json").is_file():
+            raise ConfigError(f"{model_directory} holds no Hugging Face model: config.json is missing")
+        _prepare_environment(config)
+        from transformers import AutoTokenizer
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(model_directory)
+        arguments = EngineArgs(
+            model=str(model_directory),
+            dtype="bfloat16" if config.dtype is Dtype.BF16 else "float32",
+            max_model_len=config.max_length,
+            max_num_seqs=config.slots,
+            tensor_parallel_size=max(1, config.gpus),
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",
+            generation_config="vllm",
+            gpu_memory_utilization=_GPU_MEMORY_SHARE,
+            disable_log_stats=True,
+        )
+        self._engine: Any = LLMEngine.from_engine_args(arguments)
+        self.max_length = config.max_length
+        self.slots = config.slots
+        self.policy_version = policy_version
+        self._vocabulary = int(self._engine.model_config.get_vocab_size())
+        self._requests: dict[str, GenerationRequest] = {}
+        self._partial: dict[str, str] = {}
+        self._ends = _end_ids(model_directory, self.tokenizer)
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request. Raises ValueError if it is malformed or cannot fit max_length."""
+        from vllm import SamplingParams
+
+        check_request(request, self.max_length, self._vocabulary)
+        if request.id in self._requests:
+            raise ValueError(f"request {request.id!r} is already pending")
+        parameters = SamplingParams(
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=min(request.max_new_tokens, self.max_length - len(request.prompt_ids)),
+            stop=list(request.stop),
+            stop_token_ids=sorted(self._ends),
+            include_stop_str_in_output=True,
+            logprobs=0,
+        )
+        self._engine.add_request(request.id, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
+        self._requests[request.id] = request
+
+    def pending(self) -> int:
+        """Requests submitted and not yet returned."""
+        return len(self._requests)
+
+    def partial_text(self, request_id: str) -> str:
+        """What a running request has produced so far."""
+        return self._partial.get(request_id, "")
+
+    def step(self) -> Sequence[Generation]:
+        """One iteration of the engine; returns the requests that finished."""
+        if not self._requests:
+            return []
+        finished = []
+        for output in self._engine.step():
+            if output.request_id not in self._requests:
+                continue
+            completion = output.outputs[0]
+            self._partial[output.request_id] = completion.text
+            if output.finished:
+                del self._requests[output.request_id], self._partial[output.request_id]
+                finished.append(self._generation(output.request_id, completion))
+        return finished
+
+    def release(self, session: str) -> None:
+        """Cancel the session's pending requests; its cached blocks age out of the prefix cache."""
+        names = [name for name, request in self._requests.items() if request.session == session]
+        if names:
+            self._engine.abort_request(names)
+        for name in names:
+            del self._requests[name]
+            self._partial.pop(name, None)
+
+    def load_weights(self, directory: Path, policy_version: str) -> None:
+        """Load weights in place and empty the prefix cache. Raises ValueError while a request is pending.
+
+        The directory must hold a model of the same shape.
+        """
+        if self._requests:
+            raise ValueError(f"cannot load weights while {len(self._requests)} requests are pending")
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(directory)})
+        if self._engine.reset_prefix_cache() is False:
+            raise RuntimeError(
+                "vLLM could not empty its prefix cache: keys and values of the old weights would be used"
+            )
+        self.policy_version = policy_version
+
+    def close(self) -> None:
+        """Shut the engine down."""
+        engine = self.__dict__.pop("_engine", None)
+        if engine is not None:
+            engine.engine_core.shutdown()
+
+    def _generation(self, name: str, completion: Any) -> Generation:
+        ids = tuple(completion.token_ids)
+        logprobs = tuple(
+            float(at[token_id].logprob) for at, token_id in zip(completion.logprobs or (), ids, strict=False)
+        )
+        text = decode(self.tokenizer, ids)
+        if len(logprobs) != len(ids):
+            error = f"vLLM returned {len(logprobs)} log-probabilities for {len(ids)} tokens"
+            return Generation(name, (), (), "", FinishReason.ERROR, error=error)
+        if completion.finish_reason == "length":
+            return Generation(name, ids, logprobs, text, FinishReason.LENGTH)
+        if completion.finish_reason == "stop" and isinstance(completion.stop_reason, str):
+            return Generation(name, ids, logprobs, text, FinishReason.STOP, completion.stop_reason)
+        if completion.finish_reason == "stop":
+            return Generation(name, ids, logprobs, text, FinishReason.END)
+        error = f"vLLM ended the request with {completion.finish_reason!r}"
+        return Generation(name, ids, logprobs, text, FinishReason.ERROR, error=error)
+
+
+def _prepare_environment(config: EngineConfig) -> None:
+    """What vLLM reads from the environment when it is imported; values that are set already win."""
+    values = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1"}
+    if config.gpus <= 1:
+        values["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if not config.gpus:
+        cores = sorted(os.sched_getaffinity(0))[: config.threads]
+        values |= {
+            "OMP_NUM_THREADS": str(config.threads),
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+            "VLLM_CPU_KVCACHE_SPACE": _KV_CACHE_GIB,
+        }
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
+
+
+def _end_ids(directory: Path, tokenizer: Any) -> frozenset[int]:
+    """Ids that end a turn: the tokenizer's and those of the model's generation configuration."""
+    from transformers import GenerationConfig
+
+    ends = None
+    if (directory / "generation_config.json").is_file():
+        ends = GenerationConfig.from_pretrained(directory).eos_token_id
+    listed = ends if isinstance(ends, list) else [ends]
+    return frozenset(int(end) for end in (*listed, tokenizer.eos_token_id) if end is not None)
