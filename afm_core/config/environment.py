@@ -15,6 +15,7 @@ QUIET = MappingProxyType(
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",

@@ -17,15 +17,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from afm_core.config import RunConfig
+from afm_core.config import ConfigError, RunConfig
 from afm_core.store.commit import build_manifest, publish, store_data
 from afm_core.store.crash import crash_point
-from afm_core.store.errors import LeaseHeld
+from afm_core.store.errors import LeaseHeld, StoreError
 from afm_core.store.lease import Heartbeat, Holder, this_process
 from afm_core.store.manifests import data_path, epoch_path
 from afm_core.store.refs import ArtifactKind, ArtifactRef
@@ -98,7 +99,9 @@ class StageAttempt:
             return
         interrupted = isinstance(error, StageInterrupted | KeyboardInterrupt | SystemExit)
         outcome = "committed" if error is None else "interrupted" if interrupted else "failed"
-        self._release(outcome if self.committed or error else "failed")
+        # A store that fails now must neither hide the stage's error nor spoil its commit: the lease dies with us.
+        with suppress(OSError, StoreError, ConfigError):
+            self._release(outcome if self.committed or error else "failed")
 
     # --- what the stage function sees
 
@@ -223,8 +226,8 @@ class StageAttempt:
             shutil.rmtree(self.scratch.parent, ignore_errors=True)
         if self.committed is None and self.output != Path():
             self.store.backend.delete(data_path(self.key, self.holder.epoch))
-        self.store.leases().finish(self.holder, outcome)
-        self.holder = None
+        holder, self.holder = self.holder, None
+        self.store.leases().finish(holder, outcome)
 
     def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:

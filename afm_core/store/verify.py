@@ -1,26 +1,29 @@
 """Full verification: every byte of an artifact against its manifest, the manifest against its pointer."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from afm_core.store.errors import ArtifactCorrupt
-from afm_core.store.manifests import MANIFEST_PATH, all_files, data_path, pointer_path
-from afm_core.store.refs import ArtifactRef, FileEntry, Manifest
+from afm_core.store.manifests import MANIFEST_PATH, all_files, data_path, manifest_path, pointer_path
+from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
 
 if TYPE_CHECKING:
     from afm_core.store.store import Store
+
+UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
 class Verification:
     """The result of hashing one artifact: `problems` is empty if every byte is what was committed.
 
-    `ref` is None when the manifest itself is unreadable. `bytes` counts the artifact's files.
+    `bytes` counts the artifact's files. Where the manifest or the pointer is damaged, `ref` is what the other one
+    still tells; where both are, its digest is "unreadable" and its kind means nothing.
     """
 
-    ref: ArtifactRef | None
-    uri: str
+    ref: ArtifactRef
     stage: str
     bytes: int
     problems: tuple[str, ...] = ()
@@ -36,7 +39,7 @@ def verify(store: "Store", ref: ArtifactRef | None = None) -> list[Verification]
             if store.quarantined(key, number):
                 continue
             result = _verified(store, key, number)
-            if ref is None or result.ref is None or result.ref.digest == ref.digest:
+            if ref is None or result.ref.digest in (ref.digest, UNREADABLE):
                 results.append(result)
     return results
 
@@ -46,7 +49,7 @@ def _verified(store: "Store", key: str, generation: int) -> Verification:
         manifest = store.pointed(key, generation)
     except ArtifactCorrupt as error:
         store.quarantine(key, generation, str(error))
-        return Verification(None, f"{store.uri}/{pointer_path(key, generation)}", "", 0, (str(error),))
+        return Verification(_damaged(store, key, generation), "", 0, (str(error),))
     problems = []
     for entry in all_files(manifest):
         problem = _problem(store, manifest, entry)
@@ -54,8 +57,23 @@ def _verified(store: "Store", key: str, generation: int) -> Verification:
             problems.append(f"{entry.path}: {problem}")
     if problems:
         store.quarantine(key, generation, "; ".join(problems))
-    reference, total = store.ref(manifest), sum(entry.size for entry in all_files(manifest))
-    return Verification(reference, reference.uri, manifest.stage, total, tuple(problems))
+    total = sum(entry.size for entry in all_files(manifest))
+    return Verification(store.ref(manifest), manifest.stage, total, tuple(problems))
+
+
+def _damaged(store: "Store", key: str, generation: int) -> ArtifactRef:
+    """A name for an artifact that cannot be read through its pointer, from whatever is still legible."""
+    epochs = (name for name in store.backend.names(f"work/{key}") if name.isdigit())
+    paths = [pointer_path(key, generation), *(manifest_path(key, int(epoch)) for epoch in epochs)]
+    for path in paths:
+        try:
+            record = json.loads(store.backend.read(path) or b"")
+            if record.get("generation", generation) == generation:
+                uri = f"{store.uri}/{record.get('manifest', path)}"
+                return ArtifactRef(kind=ArtifactKind(record["kind"]), digest=str(record["digest"]), uri=uri)
+        except (ValueError, KeyError, AttributeError):
+            continue
+    return ArtifactRef(kind=ArtifactKind.CORPUS, digest=UNREADABLE, uri=f"{store.uri}/{paths[0]}")
 
 
 def _problem(store: "Store", manifest: Manifest, entry: FileEntry) -> str:

@@ -163,7 +163,7 @@ def _champion(version: Any) -> Champion:
 
 def _source(ref: ArtifactRef) -> str:
     """The version's source. A server accepts no local paths, so a local store gets a scheme of its own."""
-    return ref.uri if "://" in ref.uri and not ref.uri.startswith("file:") else f"afm://{ref.digest}"
+    return ref.uri if "://" in ref.uri and not ref.uri.startswith("file:") else f"afm://artifact/{ref.digest}"
 
 
 def _absent(error: Exception) -> bool:
