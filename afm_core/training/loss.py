@@ -1,0 +1,138 @@
+"""The loss of packed trajectories: body once over the packed row, logits only where a token is learned.
+
+Departs from the textbook in three ways. Attention is isolated by slicing: several trajectories lie one after the
+other in one row without padding, positions restart, and each is attended to alone (no mask matrix, no wasted scores).
+Hidden states of unlearned positions never meet the vocabulary: with a quarter of the tokens learned, that saves three
+quarters of the largest matrix product and of its memory. And the loss is a *sum*: the caller divides by the global
+step's number of learned tokens, so that micro-batches, accumulation and ranks cannot change it.
+
+Shape suffixes: T packed tokens, S supervised positions, D hidden size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+
+from afm_core.training.rows import Row
+
+ISOLATED = "afm_isolated"
+"""Name of the attention implementation below, for `model.set_attn_implementation`."""
+
+CHUNK = 512
+"""Supervised positions whose logits exist at one time: 512 x 49,152 floats are 100 MB."""
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Tensors of one micro-batch. `bounds` are the rows' borders in T, from 0 to T."""
+
+    ids_T: Tensor
+    positions_T: Tensor
+    bounds: tuple[int, ...]
+    supervised_S: Tensor
+    """Positions in T whose *next* token is learned."""
+    targets_S: Tensor
+    """That next token."""
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        """The same batch on a device."""
+        moved = {name: getattr(self, name).to(device) for name in ("ids_T", "positions_T", "supervised_S", "targets_S")}
+        return PackedBatch(bounds=self.bounds, **moved)
+
+
+def collate(rows: Sequence[Row]) -> PackedBatch:
+    """Pack rows one after the other. Token t is predicted at t - 1 of its own row, never from the row before."""
+    bounds = (0, *accumulate(len(row.ids) for row in rows))
+    supervised, targets = [], []
+    for start, row in zip(bounds, rows, strict=False):
+        for place in range(1, len(row.ids)):
+            if row.mask[place]:
+                supervised.append(start + place - 1)
+                targets.append(row.ids[place])
+    return PackedBatch(
+        ids_T=torch.tensor([id for row in rows for id in row.ids]),
+        positions_T=torch.cat([torch.arange(len(row.ids)) for row in rows]),
+        bounds=bounds,
+        supervised_S=torch.tensor(supervised, dtype=torch.long),
+        targets_S=torch.tensor(targets, dtype=torch.long),
+    )
+
+
+class SupervisedLoss(nn.Module):
+    """A causal language model as a function from a packed batch to its summed loss (fp32 scalar).
+
+    `model` is a Hugging Face causal LM whose attention implementation is ISOLATED. DeepSpeed wraps this module, so
+    that its hooks see every parameter (ZeRO-3 gathers the head through `lm_head`, never behind its back).
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        model.set_attn_implementation(ISOLATED)
+        self.model = model
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Sum of the cross-entropies of the supervised positions; 0 (with a graph) if there are none."""
+        body = self.model.get_decoder()
+        hidden_TD = body(
+            input_ids=batch.ids_T[None],
+            position_ids=batch.positions_T[None],
+            bounds=batch.bounds,
+            use_cache=False,
+        ).last_hidden_state[0]
+        hidden_SD = hidden_TD.index_select(0, batch.supervised_S)
+        head = self.model.get_output_embeddings()
+        if len(batch.targets_S) <= CHUNK:
+            return _summed_loss(head, hidden_SD, batch.targets_S)
+        parts = [
+            checkpoint(_summed_loss, head, hidden, targets, use_reentrant=False)
+            for hidden, targets in zip(hidden_SD.split(CHUNK), batch.targets_S.split(CHUNK), strict=True)
+        ]
+        return torch.stack(parts).sum()
+
+
+def _summed_loss(head: nn.Module, hidden_SD: Tensor, targets_S: Tensor) -> Tensor:
+    logits_SV = head(hidden_SD).float()
+    return F.cross_entropy(logits_SV, targets_S, reduction="sum")
+
+
+def isolated_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    bounds: tuple[int, ...] = (),
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention within each [bounds[i], bounds[i+1]) of a packed row; query is [1, heads, T, head size].
+
+    Registered with transformers under ISOLATED; `bounds` arrives through the model's keyword arguments.
+    """
+    assert (*bounds, 0)[-2:-1] == query.shape[2:3], "packed attention needs the rows' bounds"
+    assert attention_mask is None, "packed attention takes no mask"
+    grouped = query.shape[1] != key.shape[1]
+    parts = [
+        F.scaled_dot_product_attention(
+            query[:, :, start:end],
+            key[:, :, start:end],
+            value[:, :, start:end],
+            is_causal=True,
+            scale=scaling,
+            dropout_p=dropout,
+            enable_gqa=grouped,
+        ).transpose(1, 2)
+        for start, end in pairwise(bounds)
+    ]
+    return torch.cat(parts, dim=1), None
+
+
+AttentionInterface.register(ISOLATED, isolated_attention)

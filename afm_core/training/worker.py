@@ -1,0 +1,122 @@
+"""What one training process does: load, resume, train, export. Ray Train starts it once a rank.
+
+torch.distributed is initialised by then. The function takes and returns plain values, so that it can also be run in a
+process without Ray (tests do).
+"""
+
+import logging
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from afm_core.config import SftConfig
+from afm_core.training.channel import Channel
+from afm_core.training.checkpoints import read_progress, write_checkpoint
+from afm_core.training.deepspeed_engine import DeepSpeedEngine, load_for_training
+from afm_core.training.errors import TrainingStopped
+from afm_core.training.export import save_model
+from afm_core.training.lora import merge
+from afm_core.training.rows import read_rows
+from afm_core.training.sft import Hooks, StepRecord, TrainingState, total_steps, train
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job. Paths as text: base model, channel directory, checkpoint to resume from (or none)."""
+
+    config: dict[str, Any]
+    base: str
+    directory: str
+    resume: str | None
+    provenance: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, for Ray Train's `train_loop_config`."""
+        return asdict(self)
+
+
+def run(values: dict[str, Any]) -> None:
+    """Train the job on this rank. Rank 0 reports through the channel; errors propagate to Ray Train."""
+    job = Job(**values)
+    config = SftConfig.model_validate(job.config)
+    channel = Channel(Path(job.directory))
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    torch.set_num_threads(config.threads)
+    began = time.monotonic()
+    engine = DeepSpeedEngine(load_for_training(Path(job.base), config), config)
+    state = _resume(engine, job)
+    rows = read_rows(channel.rows)
+    if engine.rank == 0:
+        steps = total_steps(len(rows), config)
+        channel.send("started", step=state.step, steps=steps, seconds=time.monotonic() - began, **_memory())
+    try:
+        train(engine, rows, config, state, _hooks(engine, channel))
+    except TrainingStopped as stopped:
+        _report(engine, channel, "stopped", message=str(stopped))
+        return
+    _export(engine, config, job, channel)
+    _report(engine, channel, "finished", history=state.to_json(), **_memory())
+
+
+def _report(engine: DeepSpeedEngine, channel: Channel, kind: str, **values: Any) -> None:
+    if engine.rank == 0:
+        channel.send(kind, **values)
+
+
+def _resume(engine: DeepSpeedEngine, job: Job) -> TrainingState:
+    if job.resume is None:
+        return TrainingState()
+    checkpoint = Path(job.resume)
+    engine.load(checkpoint)
+    return read_progress(checkpoint)
+
+
+def _hooks(engine: DeepSpeedEngine, channel: Channel) -> Hooks:
+    def after_step(record: StepRecord, seconds: float) -> None:
+        _report(engine, channel, "step", record=asdict(record), seconds=seconds, **_memory())
+
+    def checkpoint(state: TrainingState) -> None:
+        _wait_for_sealing(engine, channel)
+        path = write_checkpoint(channel.checkpoints, state, engine.save, engine.rank, barrier)
+        _report(engine, channel, "checkpoint", step=state.step, name=path.name, loss=state.history[-1].loss)
+
+    return Hooks(after_step, checkpoint, channel.stop_asked)
+
+
+def _wait_for_sealing(engine: DeepSpeedEngine, channel: Channel) -> None:
+    """At most one unsealed checkpoint lies on the disk: the stage removes it when it is sealed."""
+    while engine.rank == 0 and any(channel.checkpoints.iterdir()):
+        time.sleep(_POLL_SECONDS)
+    barrier()
+
+
+def _export(engine: DeepSpeedEngine, config: SftConfig, job: Job, channel: Channel) -> None:
+    state = engine.model_state()
+    if state is not None:
+        if config.lora is not None:
+            state = merge(state, config.lora)
+        dtype = "bfloat16" if config.dtype == "bf16" else "float32"
+        save_model(state, Path(job.base), channel.model, job.provenance, dtype)
+    barrier()
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.barrier()
+
+
+def _memory() -> dict[str, int]:
+    """This process's proportional set size, and the machine's available memory, in bytes."""
+    return {
+        "pss_bytes": psutil.Process(os.getpid()).memory_full_info().pss,
+        "available_bytes": psutil.virtual_memory().available,
+    }
