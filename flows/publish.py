@@ -6,8 +6,8 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from afm_core.evaluation import load_summary, models_summary
-from afm_core.evaluation.report import collect, render
+from afm_core.evaluation import models_summary
+from afm_core.evaluation.report import collect, evaluated_models, render
 from afm_core.execution import RunRecord, RunSession, RunStatus
 
 
@@ -15,15 +15,10 @@ from afm_core.execution import RunRecord, RunSession, RunStatus
 def publish(session: RunSession) -> dict[str, Any]:
     """Fill the record, render the report, show both in the Prefect run; returns the run's JSON document."""
     record = session.record
-    summaries = {
-        stage.name.partition(":")[2]: load_summary(session.store.open(stage.artifact).path)
-        for stage in record.stages
-        if stage.name.startswith("evaluate:")
-    }
     decision = next(one for one in record.stages if one.name == "register")
     record = session.finish(
         status=RunStatus.COMPLETED,
-        models=models_summary(summaries),
+        models=models_summary(evaluated_models(record.model_dump(mode="json"), session.store)),
         champion={name: decision.metrics.get(name) for name in ("outcome", "champion", "version", "reason")},
         report=str(session.directory.report),
     )

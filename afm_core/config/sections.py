@@ -217,7 +217,6 @@ class EvaluationConfig(Section):
     few_shot: Positive = 3
     temperature: float = Field(default=0.0, ge=0)
     shard_size: Positive = 64
-    baselines: bool = True
     seed: int = 0
 
 

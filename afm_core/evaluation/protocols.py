@@ -55,7 +55,7 @@ def trials_of(variant: Variant, evaluation: EvaluationConfig, inputs: Mapping[st
     """What a variant runs, in order.
 
     Without demonstrations among the inputs few_shot is left out, and the base's gate trial is put as
-    zero_shot. `evaluation.baselines` false leaves only what the gate needs and the policy's own test.
+    zero_shot.
     """
     few_shot = "demonstrations" in inputs
     limit = evaluation.baseline_limit
@@ -67,11 +67,10 @@ def trials_of(variant: Variant, evaluation: EvaluationConfig, inputs: Mapping[st
     trials = []
     if variant is Variant.POLICY:
         trials.append(_trial(Protocol.AGENT, evaluation.test_limit))
-    elif evaluation.baselines:
+    else:
         trials.append(_trial(Protocol.ZERO_SHOT, limit))
         trials.extend([_trial(Protocol.FEW_SHOT, limit)] if few_shot else [])
-    if evaluation.baselines:
-        trials.append(_trial(Protocol.CLOSED_BOOK, limit))
+    trials.append(_trial(Protocol.CLOSED_BOOK, limit))
     conditions = Protocol.AGENT
     if variant is Variant.BASE:
         conditions = Protocol.FEW_SHOT if few_shot else Protocol.ZERO_SHOT

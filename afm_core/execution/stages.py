@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 _LANGUAGE = ("afm_core/data", "afm_core/coa")
 _TOKENS = (*_LANGUAGE, "afm_core/tokens")
 _EPISODES = (*_TOKENS, "afm_core/tools", "afm_core/engines", "afm_core/rollout", "afm_core/rewards")
+_SCORING = tuple(f"afm_core/evaluation/{name}.py" for name in ("rows", "metrics", "sampling"))
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,23 @@ STAGES: dict[str, Stage] = {
             ArtifactKind.EVALUATION,
             "afm_core.evaluation.stages:evaluate",
             (AgentConfig, EngineConfig, EvaluationConfig, TeacherConfig),
-            ("afm_core/evaluation/stages.py", "afm_core/evaluation/metrics.py", "afm_core/teacher", *_EPISODES),
+            (
+                *(f"afm_core/evaluation/{name}.py" for name in ("stages", "runner", "baselines", "protocols")),
+                *_SCORING,
+                "afm_core/taskcraft/select.py",
+                "afm_core/teacher",
+                *_EPISODES,
+            ),
         ),
         Stage(
             "register",
             ArtifactKind.REGISTRATION,
             "afm_core.evaluation.stages:register",
             (RegistryConfig,),
-            ("afm_core/evaluation/gate.py", "afm_core/evaluation/stages.py"),
+            (
+                *(f"afm_core/evaluation/{name}.py" for name in ("stages", "gate", "promotion")),
+                *_SCORING,
+            ),
         ),
     )
 }
