@@ -19,7 +19,8 @@ class RejectReason(StrEnum):
     LEAK_QUESTION = "leak_question"
     """The question is a dev, gate or test question, verbatim or nearly so."""
     LEAK_ENTITY = "leak_entity"
-    """An entity of a dev, gate or test task is named somewhere in the trajectory."""
+    """An entity of a dev, gate or test task is named somewhere in the trajectory. A longer name around it excuses it
+    only if a training task knows that name; in doubt a row is dropped (about one in a hundred)."""
     NOT_COMPLETED = "not_completed"
     """The status is not completed."""
     GRAMMAR = "grammar"

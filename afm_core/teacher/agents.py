@@ -45,6 +45,11 @@ class Journal:
     tool_calls: int
     events: list[Event] = field(default_factory=list)
 
+    @property
+    def same_turn(self) -> bool:
+        """Whether the latest event was no tool call: its thought covers what follows."""
+        return bool(self.events) and self.events[-1].tool is None
+
     def add(self, role: Role, kind: Tag, content: str, thought: str = "", mistake: bool = False) -> Event:
         """Record an activation that calls no tool."""
         return self._append(role=role, kind=kind, content=content, thought=thought, mistake=mistake)
@@ -122,8 +127,8 @@ class Reader:
     tool: Tool
 
     def read(self, title: str, relation: str, mistake: bool = False) -> str:
-        """Read a page and return the observation."""
-        thought = f"No {phrase(relation)}. Read {title}."
+        """Read a page and return the observation. Right after a reflection the turn has its thought already."""
+        thought = "" if self.journal.same_turn else f"No {phrase(relation)}. Read {title}."
         return self.journal.add_call(Role.READER, self.kind, title, thought, self.tool, mistake)
 
 

@@ -37,7 +37,7 @@ class MistakeKind(StrEnum):
     NONE = "none"
     """No mistake."""
     WRONG_QUERY = "wrong_query"
-    """A query for another relation, or with a word dropped; reflection finds the results lacking."""
+    """A query for another relation, or with a word dropped; reflection, then the page in view or a better query."""
     HARMLESS = "harmless"
     """A wrong query that found the value all the same: not trained, and nothing to recover from."""
     WRONG_PAGE = "wrong_page"

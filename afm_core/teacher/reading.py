@@ -52,6 +52,11 @@ def stating_title(observation: str, subject: str, value: str) -> str | None:
     return None
 
 
+def has_page(observation: str, subject: str) -> bool:
+    """True if a result line is titled with the subject."""
+    return any(same(line.title, subject) for line in result_lines(observation))
+
+
 def page_to_read(observation: str, subject: str) -> str:
     """Title of the page that fits the subject best, seen in search results; the subject itself if none
     does."""

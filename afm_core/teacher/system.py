@@ -27,7 +27,7 @@ from afm_core.teacher.agents import (
     phrase,
 )
 from afm_core.teacher.events import MistakeKind, Recording
-from afm_core.teacher.reading import mentions, other_page, page_to_read, stating_title
+from afm_core.teacher.reading import has_page, mentions, other_page, page_to_read, stating_title
 from afm_core.tools.protocol import Tool
 
 
@@ -168,10 +168,10 @@ class _Run:
         """One hop: search, use a line that states the value, else read the page."""
         subject, relation = self._subject(number), phrase(step.relation)
         err = self.mistake.kind if self.mistake.step == number else MistakeKind.NONE
-        if err == MistakeKind.WRONG_QUERY:
-            self._ask_wrongly(number, step, subject)
+        seen = self._ask_wrongly(number, step, subject) if err == MistakeKind.WRONG_QUERY else None
         if number not in self.titles:
-            seen = self.searcher.search(f"{subject} {relation}", self._next(number, relation))
+            if seen is None:
+                seen = self.searcher.search(f"{subject} {relation}", self._next(number, relation))
             if err == MistakeKind.WRONG_PAGE:
                 self._read_wrongly(number, step, subject, seen)
             self._take(number, step, subject, seen)
@@ -185,8 +185,7 @@ class _Run:
         starts_anew = number > 0 and not self.task.solution[number].inputs
         wanted = f"{self._subject(number)} {relation}" if starts_anew else relation
         found, self.found = self.found, ""
-        same_turn = bool(self.journal.events) and self.journal.events[-1].tool is None
-        return "" if same_turn and not found else f"{found} Next: {wanted}.".strip()
+        return "" if self.journal.same_turn and not found else f"{found} Next: {wanted}.".strip()
 
     def _take(self, number: int, step: SolutionStep, subject: str, seen: str) -> None:
         """Find the value in the results, else on the page; raises ValueNotFound."""
@@ -199,17 +198,21 @@ class _Run:
             raise ValueNotFound(f"step {number + 1}: the {phrase(step.relation)} of {subject} was not found")
         self.titles[number] = title
 
-    def _ask_wrongly(self, number: int, step: SolutionStep, subject: str) -> None:
-        """Send a wrong query and reflect on it; if it finds the value all the same, the hop is done."""
+    def _ask_wrongly(self, number: int, step: SolutionStep, subject: str) -> str | None:
+        """Send a wrong query and reflect on it; if it finds the value all the same, the hop is done.
+
+        Returns the results if they show the subject's page, which is then read; None if one must ask again.
+        """
         query = wrong_query(step, subject, self.mistake.choice)
         seen = self.searcher.search(query, self._next(number, phrase(step.relation)), mistake=True)
         title = stating_title(seen, subject, step.value)
-        if title is None:
-            self.made = MistakeKind.WRONG_QUERY
-            self.reflector.wrong_query(step.relation)
-        else:
+        if title is not None:
             self.made = MistakeKind.HARMLESS
             self.titles[number] = title
+            return None
+        self.made = MistakeKind.WRONG_QUERY
+        self.reflector.wrong_query(step.relation)
+        return seen if self.reader is not None and has_page(seen, subject) else None
 
     def _read_wrongly(self, number: int, step: SolutionStep, subject: str, seen: str) -> None:
         """Read another result's page, reflect, plan anew. Without another result no mistake is made."""

@@ -90,7 +90,7 @@ def test_a_value_no_result_line_states_is_read_on_the_page(tools, documents):
 @pytest.mark.parametrize(
     ("kind", "step", "after"),
     [
-        (MistakeKind.WRONG_QUERY, 1, [Tag.OBSERVATION, Tag.THINK, Tag.REFLECTION, Tag.WEB_SEARCH]),
+        (MistakeKind.WRONG_QUERY, 1, [Tag.OBSERVATION, Tag.THINK, Tag.REFLECTION, Tag.CRAWL_PAGE]),
         (MistakeKind.WRONG_PAGE, 1, [Tag.OBSERVATION, Tag.THINK, Tag.REFLECTION, Tag.PLAN]),
         (MistakeKind.PREMATURE_ANSWER, 1, [Tag.DOUBLE_CHECK, Tag.PLAN, Tag.WEB_SEARCH]),
     ],
@@ -111,6 +111,19 @@ def test_a_mistake_is_marked_and_only_its_recovery_is_trained(kind, step, after,
     following = [segment.tag for segment in trajectory.segments[marked[-1] + 1 :]]
     assert following[: len(after)] == after
     assert all(segment.origin == Origin.TEACHER for segment in trajectory.segments if segment.mistake)
+
+
+def test_a_wrong_query_that_shows_no_page_of_the_subject_is_mended_by_a_better_query(chain_task, tools):
+    class FindsNothingFirst(Broken):
+        def call(self, argument):
+            self.left -= 1
+            return ToolResult(ToolStatus.NOT_FOUND, "No results.") if self.left >= 0 else self.tool.call(argument)
+
+    blind = {**tools, Tag.WEB_SEARCH: FindsNothingFirst(tools[Tag.WEB_SEARCH], working=1)}
+    run, _ = run_with(chain_task, blind, PlannedMistake(MistakeKind.WRONG_QUERY, 0, 0.99))
+    first, second = (event for event in run.journal.events[:4] if event.kind == Tag.WEB_SEARCH)
+    assert (first.argument, second.argument) == ("Moi city", "Moi Airport city")
+    assert (first.mistake, second.mistake) == (True, False)
 
 
 def test_mistakes_come_at_the_set_rate_and_are_the_same_every_time(chain_task, tools):
