@@ -73,6 +73,14 @@ class EpisodePool:
         look = getattr(self._engine, "partial_text", None)
         return str(look(f"{episode.id}/{episode.turns}")) if look is not None else ""
 
+    def cancel(self, episode: Episode, reason: str) -> None:
+        """End one live episode as aborted; the next `tick` returns it."""
+        live = [one for one in self._generating.items() if one[1] is episode]
+        for name, _ in live:
+            del self._generating[name]
+        if live or self._calling.pop(episode.id, None) is not None:
+            self._end(episode, Status.ABORTED, reason)
+
     def abort(self, reason: str) -> list[Episode]:
         """End everything that lives as aborted."""
         live = [*self._generating.values(), *(episode for episode, _ in self._calling.values())]
