@@ -26,7 +26,7 @@ class Rejection(StrEnum):
     LEAK = "leak"
     """The answer stands in the question."""
     SHORTCUT = "shortcut"
-    """The value of an earlier step stands in the question, so that the step can be skipped."""
+    """A step can be skipped: its value stands in the question, or is spelled out by the value before it."""
     NOT_ASKED = "not_asked"
     """The question does not name where the path starts."""
     TOO_LONG = "too_long"
@@ -67,6 +67,10 @@ def _check_question(task: AgentTask) -> Rejection | None:
     compared = len(lookups) < len(task.solution)
     secrets = [step.value for step in lookups[:-1]]
     if any(contains_words(asked, words(value)) for value in secrets):
+        return Rejection.SHORTCUT
+    # Minna Airport serves Minna, the capital Tunis keeps the time of Africa/Tunis: such a step asks for no look-up.
+    known = [words(step.value) for step in lookups]
+    if any(contains_words(known[step.inputs[0]], words(telling_part(step.value))) for step in lookups if step.inputs):
         return Rejection.SHORTCUT
     answers = [lookups[-1].value] if compared else task.answers
     if any(contains_words(asked, words(telling_part(answer))) for answer in answers):

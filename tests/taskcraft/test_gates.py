@@ -59,3 +59,20 @@ def test_a_time_zone_that_spells_the_city_asked_for_is_a_leak() -> None:
     evidence = Evidence(document_id="city-2", sha256=document.sha256, start=24, end=34)
     task = AgentTask.create("Which time zone has Kabul?", ("Asia/Kabul",), solution=(step,), evidence=(evidence,))
     assert check_task(task, {"city-2": document}) == Rejection.LEAK
+
+
+def test_a_value_spelled_by_the_value_before_it_is_a_shortcut() -> None:
+    """Who knows that the code is Bern Airport's needs no look-up to name its city."""
+    text = "Bern Airport has the airport code BRN. Bern Airport serves the city Bern."
+    document = Document.create(id="airport-2", title="Bern Airport", text=text)
+    fields = {"document_id": "airport-2"}
+    steps = (
+        SolutionStep(relation="airport", subject="BRN", value="Bern Airport", **fields),
+        SolutionStep(relation="city", subject="Bern Airport", value="Bern", inputs=(0,), **fields),
+    )
+    spans = tuple(
+        Evidence(document_id="airport-2", sha256=document.sha256, start=start, end=end)
+        for start, end in ((0, 12), (text.index("city Bern") + 5, text.index("city Bern") + 9))
+    )
+    task = AgentTask.create("Which city does BRN serve?", ("Bern",), solution=steps, evidence=spans)
+    assert check_task(task, {"airport-2": document}) == Rejection.SHORTCUT
