@@ -6,8 +6,6 @@ quarantined: its generation is never read again, and the key's next attempt writ
 
 import hashlib
 import json
-import os
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,8 +13,9 @@ from pathlib import Path
 
 from afm_core.config import ConfigError
 from afm_core.store.attempt import Sinks, StageAttempt
-from afm_core.store.backend import Backend, hash_file, open_backend
+from afm_core.store.backend import Backend, open_backend
 from afm_core.store.browse import Lineage, find, lineage
+from afm_core.store.download import local_copy
 from afm_core.store.errors import ArtifactCorrupt, ArtifactMissing
 from afm_core.store.gc import Collection, collect
 from afm_core.store.lease import Holder, Leases, Timing
@@ -29,8 +28,7 @@ from afm_core.store.manifests import (
     pointer_path,
     quarantine_path,
 )
-from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
-from afm_core.store.seals import download
+from afm_core.store.refs import ArtifactKind, ArtifactRef, Manifest
 from afm_core.store.stage import Artifact, StageSpec
 from afm_core.store.verify import Verification, verify
 
@@ -137,7 +135,7 @@ class Store:
         """
         manifest = self.manifest(ref)
         local = self.backend.local(data_path(manifest.key, manifest.epoch))
-        return Artifact(ref=self.ref(manifest), manifest=manifest, path=local or self._downloaded(manifest))
+        return Artifact(ref=self.ref(manifest), manifest=manifest, path=local or local_copy(self, manifest))
 
     def verify(self, ref: ArtifactRef | None = None) -> list[Verification]:
         """Hash every file of one artifact, or of all, and quarantine the corrupt ones; problems name the
@@ -246,31 +244,6 @@ class Store:
                 state = "is gone" if entry.path not in present else f"has {present[entry.path]} bytes, not {entry.size}"
                 raise ArtifactCorrupt(f"{entry.path} {state}")
 
-    def _downloaded(self, manifest: Manifest) -> Path:
-        target = self.cache / "artifacts" / f"{manifest.digest[:24]}-{manifest.key[:16]}-{manifest.epoch}"
-        if all(_has_size(target / entry.path, entry.size) for entry in all_files(manifest)):
-            return target
-        building = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}")
-        try:
-            for entry in all_files(manifest):
-                self._fetch(manifest, entry, building / entry.path)
-            shutil.rmtree(target, ignore_errors=True)
-            building.replace(target)
-        except OSError:
-            if not target.is_dir():  # else another process was faster
-                raise
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-        return target
-
-    def _fetch(self, manifest: Manifest, entry: FileEntry, target: Path) -> None:
-        path = f"{data_path(manifest.key, manifest.epoch)}/{entry.path}"
-        download(self.backend, path, target)
-        if hash_file(target) != (entry.size, entry.sha256):
-            self.quarantine(manifest.key, manifest.generation, f"{entry.path}: wrong hash at download")
-            raise ArtifactCorrupt(f"{self.uri}/{path} is not what was committed; run its stage again")
-        os.chmod(target, 0o444)
-
 
 def open_store(uri: str, cache: Path, timing: Timing | None = None) -> Store:
     """Open a store, and prove once (when it is new) that it really refuses a second conditional create.
@@ -305,10 +278,3 @@ def _prove(backend: Backend) -> None:
             f"store {backend.uri}: the server ignores conditional creates (If-None-Match), so two attempts could both "
             "win; use another server or a local directory"
         )
-
-
-def _has_size(file: Path, size: int) -> bool:
-    try:
-        return file.stat().st_size == size
-    except OSError:
-        return False
