@@ -7,6 +7,7 @@ city of the corpus are kept. Numbers are written without separators: short to re
 import json
 import re
 from collections import defaultdict
+from math import asin, cos, radians, sin, sqrt
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,9 @@ _CONTINENTS = {
     "OC": "Oceania",
     "SA": "South America",
 }
+FARTHEST_AIRPORT_KM = 80
+"""An airport that lies farther from a city of the right name serves another one."""
+
 _DISSOLVED = frozenset({"AN", "CS"})
 # Brackets, slashes, planned airports, and abbreviations that would end a sentence ("Gral. Bernardo").
 _ODD_NAME = re.compile(r"[(/]|[Uu]nder [Cc]onstruction|\w{3,}\. ")
@@ -133,6 +137,24 @@ def _city(key: str, row: dict[str, Any]) -> Entity:
     return Entity(f"city-{key}", Kind.CITY, row["name"].strip(), country, facts, row["admin1code"], GEONAMES_LICENCE)
 
 
+def _near(candidates: set[str], cities: dict[str, dict[str, Any]], airport: dict[str, Any]) -> str | None:
+    """The nearest of the cities that bear the served city's name, if it is near: there are many a Columbus."""
+    distances = {key: _kilometres(cities[key], airport) for key in candidates}
+    nearest = min(distances, key=lambda key: (distances[key], key), default=None)
+    return nearest if nearest is not None and distances[nearest] <= FARTHEST_AIRPORT_KM else None
+
+
+def _kilometres(city: dict[str, Any], airport: dict[str, Any]) -> float:
+    """Great-circle distance (haversine formula) on a sphere of radius 6371 km."""
+    latitude, longitude = radians(city["latitude"]), radians(city["longitude"])
+    other_latitude, other_longitude = radians(airport["lat"]), radians(airport["lon"])
+    half_chord = (
+        sin((other_latitude - latitude) / 2) ** 2
+        + cos(latitude) * cos(other_latitude) * sin((other_longitude - longitude) / 2) ** 2
+    )
+    return 2 * 6371 * asin(sqrt(half_chord))
+
+
 def _airports(
     airports: dict[str, dict[str, Any]],
     named: dict[tuple[str, str], set[str]],
@@ -140,7 +162,7 @@ def _airports(
 ) -> list[Entity]:
     found = []
     for code, row in sorted(airports.items()):
-        city = _biggest(named, cities, row["country"], row["city"])
+        city = _near(named.get((row["country"], fold(row["city"])), set()), cities, row)
         name = " ".join(row["name"].split())
         if city is None or not name or _ODD_NAME.search(name):
             continue

@@ -122,3 +122,9 @@ def test_missing_facts_are_left_out_of_the_text() -> None:
     country = _entity("country-A", Kind.COUNTRY, "Aland", "country-A", capital="city-gone", area="5", currency="")
     (document,) = documents_of([country])
     assert document.text == "Aland has an area of 5 square kilometres."
+
+
+def test_an_airport_serves_the_near_one_of_two_namesakes(world: list[Document]) -> None:
+    """John Glenn airport (Ohio) served the bigger or wrong Columbus when only the name was compared."""
+    texts = {document.title: document.text for document in world}
+    assert "serves the city Columbus (United States, OH)." in texts["John Glenn Columbus International Airport"]
