@@ -47,6 +47,7 @@ class VllmEngine:
         self._engine: Any = LLMEngine.from_engine_args(arguments)
         self.max_length = config.max_length
         self.slots = config.slots
+        self._on_cpu = not config.gpus
         self.policy_version = policy_version
         self._vocabulary = int(self._engine.model_config.get_vocab_size())
         self._requests: dict[str, GenerationRequest] = {}
@@ -112,6 +113,8 @@ class VllmEngine:
         if self._requests:
             raise ValueError(f"cannot load weights while {len(self._requests)} requests are pending")
         self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(directory)})
+        if self._on_cpu:
+            self._engine.apply_model(_repack_embeddings)
         if self._engine.reset_prefix_cache() is False:
             raise RuntimeError(
                 "vLLM could not empty its prefix cache: keys and values of the old weights would be used"
@@ -157,6 +160,20 @@ def _prepare_environment(config: EngineConfig) -> None:
         }
     for name, value in values.items():
         os.environ.setdefault(name, value)
+
+
+def _repack_embeddings(model: Any) -> None:
+    """Pack the output head again after a reload.
+
+    On a CPU a head that is tied to the embedding has a packed copy of its own. A reload fills the shared weight but
+    leaves that copy (vLLM 0.32): without this the head would silently stay the old one.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if isinstance(method, UnquantizedEmbeddingMethod) and hasattr(module, "cpu_linear"):
+            method.process_weights_after_loading(module)
 
 
 def _end_ids(directory: Path, tokenizer: Any) -> frozenset[int]:
