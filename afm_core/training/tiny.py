@@ -29,8 +29,8 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-_SPLIT = r"'s|'t| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}<>/]+|</?|>|/|\s+(?!\S)|\s+"
-"""Words with their leading space, digits one by one, and tags as an opening, a name and a closing."""
+_SPLIT = r"</?[\p{L}_]+>|'s|'t| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}<]+|<|\s+(?!\S)|\s+"
+"""Whole tags (they become one token each, but an ordinary one), words with their leading space, single digits."""
 
 _LANGUAGE_REPEATS = 50
 """The language's words are in every trajectory, but only a few times in the corpus: they count this often."""

@@ -56,7 +56,9 @@ def run(values: dict[str, Any]) -> None:
     rows = read_rows(channel.rows)
     if engine.rank == 0:
         steps = total_steps(len(rows), config)
-        channel.send("started", step=state.step, steps=steps, seconds=time.monotonic() - began, **_memory())
+        channel.send(
+            "started", step=state.step, steps=steps, seconds=time.monotonic() - began, pid=os.getpid(), **_memory()
+        )
     try:
         train(engine, rows, config, state, _hooks(engine, channel))
     except TrainingStopped as stopped:
