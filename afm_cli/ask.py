@@ -75,10 +75,9 @@ def _watch(policy: "LivePolicy", question: str, temperature: float, seed: int) -
 def _show(piece: "Piece") -> None:
     from afm_core.data import Origin
 
-    if piece.origin is Origin.TOOL:
-        click.secho(piece.text, fg="blue", nl=False, err=True)
-    else:
-        click.secho(piece.text, nl=False, err=True)
+    # A model or a page may write control characters; a terminal must not obey them.
+    text = "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in piece.text)
+    click.secho(text, fg="blue" if piece.origin is Origin.TOOL else None, nl=False, err=True)
 
 
 def _document(trajectory: "Trajectory") -> dict[str, Any]:
