@@ -8,33 +8,43 @@ close, and shuts Ray down. Small object store, no dashboard, no telemetry: a lap
 import json
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 from afm_core.config import ExecutionConfig
+from afm_core.execution.events import FailureKind
 from afm_core.execution.lifeline import die_with_parent
+from afm_core.execution.process import StageFailed
 
 _START_SECONDS = 240.0
+_START_ATTEMPTS = 3
 
 
 class LocalRay:
-    """Starts a local Ray lazily; `address()` is idempotent and thread-safe, `close()` stops what was started."""
+    """Starts a local Ray lazily; `environment()` is idempotent and thread-safe, `close()` stops what was started.
+
+    A local head asks for a token of its own, which lives in the environment of this
+    run's processes and nowhere else.
+    """
 
     def __init__(self, config: ExecutionConfig, log_path: Path) -> None:
         self._config = config
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
-        self._address = config.ray_address or os.environ.get("RAY_ADDRESS", "")
+        address = config.ray_address or os.environ.get("RAY_ADDRESS", "")
+        self._environment = {"RAY_ADDRESS": address} if address else {}
         self._lock = threading.Lock()
 
-    def address(self) -> str:
-        """The address to join; starts the local head on first use. Raises RuntimeError with the log's path."""
+    def environment(self) -> dict[str, str]:
+        """What a process needs to join; starts the local head on first use. Raises StageFailed with the log's path."""
         with self._lock:
-            if not self._address:
-                self._address = self._start()
-            return self._address
+            if not self._environment:
+                access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+                self._environment = {**access, "RAY_ADDRESS": self._start(access)}
+            return self._environment
 
     def close(self) -> None:
         """Stop the head this object started, if any."""
@@ -48,15 +58,24 @@ class LocalRay:
             process.kill()
             process.wait()
 
-    def _start(self) -> str:
+    def _start(self, access: dict[str, str]) -> str:
+        """Start the head. A loaded machine can be slower than Ray's own limits for a start: try again."""
+        for _ in range(_START_ATTEMPTS):
+            if address := self._start_once(access):
+                return address
+        raise StageFailed(f"the local Ray did not start; see {self._log_path}", FailureKind.INFRASTRUCTURE)
+
+    def _start_once(self, access: dict[str, str]) -> str | None:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         options = {"num_cpus": self._config.ray_cpus, "object_store_memory": self._config.ray_object_store_bytes}
+        program = f"from afm_core.execution.ray_head import serve; serve({options!r})"
         with self._log_path.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "afm_core.execution.ray_head", json.dumps(options)],
+                [sys.executable, "-c", program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, **access},
                 start_new_session=True,
             )
         self._process = process
@@ -66,11 +85,12 @@ class LocalRay:
         line = process.stdout.readline()
         watchdog.cancel()
         if not line:
-            raise RuntimeError(f"the local Ray did not start; see {self._log_path}")
+            self.close()
+            return None
         return str(json.loads(line)["address"])
 
 
-def _serve(options: dict[str, int]) -> None:
+def serve(options: dict[str, int]) -> None:
     """Run a Ray head until standard input closes."""
     die_with_parent()
     answer = os.fdopen(os.dup(1), "w")
@@ -78,17 +98,12 @@ def _serve(options: dict[str, int]) -> None:
     import ray
 
     context = ray.init(
-        **options,
+        num_cpus=options["num_cpus"],
+        object_store_memory=options["object_store_memory"],
         include_dashboard=False,
-        configure_logging=True,
-        logging_level=logging.WARNING,
         log_to_driver=False,
-        _system_config={"metrics_report_interval_ms": 60_000},
+        logging_level=logging.WARNING,
     )
     print(json.dumps({"address": context.address_info["address"]}), file=answer, flush=True)
     sys.stdin.buffer.read()
     ray.shutdown()
-
-
-if __name__ == "__main__":
-    _serve(json.loads(sys.argv[1]))

@@ -167,7 +167,7 @@ class RunSession:
         environment["AFM_RUN_ID"] = self.record.run_id
         environment["AFM_HOME"] = str(self.home)
         if stage_named(spec.stage).needs_ray:
-            environment["RAY_ADDRESS"] = self._ray.address()
+            environment.update(self._ray.environment())
         return environment
 
     def _add(self, record: StageRecord, spec: StageSpec) -> None:

@@ -67,14 +67,14 @@ STAGES: dict[str, Stage] = {
             ArtifactKind.CORPUS,
             "afm_core.taskcraft.stages:build_corpus",
             (CorpusConfig,),
-            ("afm_core/taskcraft", "afm_core/data"),
+            ("afm_core/taskcraft", "afm_core/tools", "afm_core/data"),
         ),
         Stage(
             "tasks",
             ArtifactKind.TASKS,
             "afm_core.taskcraft.stages:generate_tasks",
             (TasksConfig, AgentConfig),
-            ("afm_core/taskcraft", "afm_core/data"),
+            ("afm_core/taskcraft", "afm_core/tools", "afm_core/data"),
         ),
         Stage(
             "teach",
