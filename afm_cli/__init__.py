@@ -1,1 +1,1 @@
-"""The `afm` command: one file a group of commands; each parses, calls the library and prints. Heavy imports are lazy."""
+"""The `afm` command: one file a group of commands; each parses, calls and prints. Heavy imports are lazy."""

@@ -155,7 +155,8 @@ def _print_lineage(node: Any, role: str, indent: str, seen: set[str]) -> None:
     known = node.ref.digest in seen
     state = " (missing)" if node.missing else " (see above)" if known and node.parents else ""
     figures = ", ".join(f"{key} {value}" for key, value in list(node.metrics.items())[:3])
-    click.echo(f"{indent}{role + ' = ' if role else ''}{name} by {node.stage}{state}{'  ' + figures if figures else ''}")
+    label = f"{role} = {name}" if role else name
+    click.echo(f"{indent}{label} by {node.stage}{state}  {figures}".rstrip())
     if known:
         return
     seen.add(node.ref.digest)

@@ -9,6 +9,7 @@ import sys
 import traceback
 
 import click
+
 from afm_core.config.environment import silence_telemetry
 
 _COMMANDS: dict[str, tuple[str, str]] = {

@@ -152,9 +152,8 @@ def _summary(record: Any) -> dict[str, Any]:
 def _differences(first: dict[str, Any], second: dict[str, Any]) -> list[dict[str, Any]]:
     left, right = _flat(first), _flat(second)
     keys = sorted(left.keys() | right.keys())
-    return [
-        {"key": key, "first": left.get(key), "second": right.get(key)} for key in keys if left.get(key) != right.get(key)
-    ]
+    rows = ({"key": key, "first": left.get(key), "second": right.get(key)} for key in keys)
+    return [row for row in rows if row["first"] != row["second"]]
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

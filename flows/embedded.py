@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _START_SECONDS = 180.0
+_DRAIN_SECONDS = 10.0
 _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "FOREMAN", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "TRIGGERS")
 
 
@@ -33,6 +34,7 @@ def embedded_server(home: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        _drain()
         os.environ.pop("PREFECT_API_URL", None)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -55,6 +57,17 @@ def wait_until_healthy() -> None:
                 return
         time.sleep(0.1)
     raise RuntimeError(f"no Prefect server answers at {url}; see {os.environ.get('PREFECT_HOME', '~/.prefect')}")
+
+
+def _drain() -> None:
+    """Let Prefect send its last log lines and events before the server stops."""
+    if "prefect.logging.handlers" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=_DRAIN_SECONDS)
+    EventsWorker.drain_all(timeout=_DRAIN_SECONDS)
 
 
 def _start(port: int, log_path: Path) -> "subprocess.Popen[bytes]":

@@ -4,6 +4,7 @@ A profile may name another in its top-level key `extends`. Unknown keys are refu
 """
 
 import difflib
+import hashlib
 import json
 import os
 import tomllib
@@ -43,7 +44,7 @@ def load_config(profile: str, file: Path | None = None, overrides: Iterable[str]
     for layer in layers:
         merged = merge(merged, layer)
     merged["profile"] = profile
-    return parse_config(merged)
+    return _with_file_digest(parse_config(merged))
 
 
 def parse_config(values: Mapping[str, Any]) -> RunConfig:
@@ -66,6 +67,19 @@ def merge(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
         old = result.get(key)
         result[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return result
+
+
+def _with_file_digest(config: RunConfig) -> RunConfig:
+    """The digest of the user's task file stands for the file in stage keys: an edited file is another input."""
+    if config.tasks.file is None:
+        return config
+    path = Path(config.tasks.file).expanduser()
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot read tasks.file {path}: {error.strerror}") from error
+    tasks = config.tasks.model_copy(update={"file": str(path.resolve()), "file_sha256": digest})
+    return config.model_copy(update={"tasks": tasks})
 
 
 def _profile_layer(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -59,7 +59,8 @@ class TasksConfig(Section):
     """Task generation over the corpus. `hop_weights[i]` is the share of tasks with i + 1 hops.
 
     `guessable_share` caps the share of tasks whose answer comes from a small set (continent, currency, comparisons),
-    so that accuracy means finding, not guessing. `file`: a JSONL or parquet of the user's own tasks instead.
+    so that accuracy means finding, not guessing. `file`: a JSONL or parquet of the user's own tasks instead; its
+    content counts (`file_sha256`, filled in when the configuration is loaded), not its name.
     """
 
     counts: SplitCounts = SplitCounts()
@@ -68,7 +69,8 @@ class TasksConfig(Section):
     guessable_share: Share = 0.15
     held_out_share: Share = 0.25
     seed: int = 0
-    file: str | None = None
+    file: str | None = Field(default=None, json_schema_extra=NOT_IN_KEY)
+    file_sha256: str | None = None
 
 
 class PromptStyle(StrEnum):

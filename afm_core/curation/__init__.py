@@ -8,7 +8,7 @@ ordered by id). `in == kept + rejected`, always; copies are counted apart.
 from afm_core.curation.leaks import LeakIndex
 from afm_core.curation.mixing import Decision, decide
 from afm_core.curation.reasons import DECISION_ORDER, Rejection, RejectReason
-from afm_core.curation.rows import RowFacts, interactions, is_guessable, judge, judge_row
+from afm_core.curation.rows import RowFacts, interactions, judge, judge_row
 from afm_core.curation.stages import curate_rows, write_counts
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "curate_rows",
     "decide",
     "interactions",
-    "is_guessable",
     "judge",
     "judge_row",
     "write_counts",

@@ -14,13 +14,10 @@ from afm_core.coa import check_trajectory, double_check_score, elements_of, rend
 from afm_core.config import CurationConfig
 from afm_core.curation.leaks import LeakIndex
 from afm_core.curation.reasons import RejectReason
-from afm_core.data import TOOL_TAGS, AgentTask, Operation, Split, Status, Tag, Trajectory
+from afm_core.data import TOOL_TAGS, AgentTask, Split, Status, Tag, Trajectory, is_guessable
 from afm_core.rewards import score
 from afm_core.teacher import check_clairvoyance
 from afm_core.tools import fold
-
-GUESSABLE_RELATIONS = frozenset({"continent", "currency", "language"})
-"""Last relations with so few values that a guess is often right; comparisons are guessable too."""
 
 INTERACTIONS = TOOL_TAGS | {Tag.THINK, Tag.PLAN, Tag.REFLECTION, Tag.DOUBLE_CHECK}
 """What counts as an activation of an agent or a tool; observations and (suggested) answers are outputs."""
@@ -104,14 +101,6 @@ def text_key(trajectory: Trajectory) -> str:
     """Hash of question and rendered text, case, accents and white space aside."""
     text = f"{fold(trajectory.question)}\n{fold(render_trajectory(trajectory))}"
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def is_guessable(task: AgentTask) -> bool:
-    """True if the answer comes from a small set."""
-    if not task.solution:
-        return False
-    last = task.solution[-1]
-    return last.operation != Operation.LOOKUP or last.relation.rpartition(".")[2] in GUESSABLE_RELATIONS
 
 
 def interactions(trajectory: Trajectory) -> int:

@@ -12,6 +12,7 @@ from afm_core.data.tables import (
     trajectories_table,
 )
 from afm_core.data.tasks import (
+    GUESSABLE_RELATIONS,
     AgentTask,
     Difficulty,
     Domain,
@@ -22,11 +23,14 @@ from afm_core.data.tasks import (
     Template,
     Verifier,
     VerifierKind,
+    is_comparison,
+    is_guessable,
     task_id,
 )
 from afm_core.data.trajectories import TOOL_TAGS, Origin, Segment, Tag, Trajectory, Usage, Verdict
 
 __all__ = [
+    "GUESSABLE_RELATIONS",
     "POLICY_FAILURES",
     "SCHEMA_VERSION",
     "SCORING_FAILURES",
@@ -51,6 +55,8 @@ __all__ = [
     "VerifierKind",
     "documents_from_table",
     "documents_table",
+    "is_comparison",
+    "is_guessable",
     "task_id",
     "tasks_from_table",
     "tasks_table",

@@ -147,3 +147,17 @@ def task_id(question: str, answers: tuple[str, ...], verifier: Verifier) -> str:
         ensure_ascii=False,
     )
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+GUESSABLE_RELATIONS: frozenset[str] = frozenset({"continent", "currency", "language"})
+"""Last relations with so few values that a model without tools is often right."""
+
+
+def is_comparison(task: AgentTask) -> bool:
+    """Whether the last step compares two values."""
+    return bool(task.solution) and task.solution[-1].operation is not Operation.LOOKUP
+
+
+def is_guessable(task: AgentTask) -> bool:
+    """Whether the answer comes from a small set: a comparison's two sides, continents, currencies, languages."""
+    return is_comparison(task) or bool(task.solution and task.solution[-1].relation in GUESSABLE_RELATIONS)

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
 
-from afm_core.data import AgentTask, Status, Trajectory
+from afm_core.data import AgentTask, Status, Trajectory, is_guessable
 from afm_core.evaluation.protocols import Protocol
-from afm_core.taskcraft import is_guessable
 
 CORRECT = 1.0
 """The reward of a wholly correct answer; a partial credit below it is not correct."""

@@ -88,7 +88,7 @@ STAGES: dict[str, Stage] = {
             ArtifactKind.TRAJECTORIES,
             "afm_core.curation.stages:curate",
             (CurationConfig, AgentConfig),
-            ("afm_core/curation", *_LANGUAGE, "afm_core/rewards"),
+            ("afm_core/curation", "afm_core/teacher", "afm_core/tools", *_LANGUAGE, "afm_core/rewards"),
             needs_ray=True,
         ),
         Stage(

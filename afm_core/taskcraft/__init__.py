@@ -8,7 +8,7 @@ from afm_core.taskcraft.graph import Fact, FactGraph, read_facts
 from afm_core.taskcraft.micro import micro_documents
 from afm_core.taskcraft.protocol import TaskGenerator
 from afm_core.taskcraft.relations import RELATIONS, Kind, Relation
-from afm_core.taskcraft.select import Selection, is_comparison, is_guessable, select
+from afm_core.taskcraft.select import Selection, select
 from afm_core.taskcraft.splits import plan_splits
 from afm_core.taskcraft.stages import build_corpus, corpus_documents, generate_tasks, make_tasks, task_metrics
 from afm_core.taskcraft.userfile import read_user_tasks
@@ -33,8 +33,6 @@ __all__ = [
     "corpus_documents",
     "generate_tasks",
     "held_out_names",
-    "is_comparison",
-    "is_guessable",
     "make_tasks",
     "micro_documents",
     "plan_splits",

@@ -4,7 +4,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from afm_core.data import Operation
+from afm_core.data import GUESSABLE_RELATIONS, Operation
 from afm_core.taskcraft.relations import READ_BACKWARDS, Kind, Relation, relations_of
 from afm_core.taskcraft.wording import COMPARISONS
 
@@ -30,7 +30,7 @@ class Chain:
     @property
     def guessable(self) -> bool:
         """Whether its answers come from a small set."""
-        return self.relations[-1].guessable
+        return self.relations[-1].name in GUESSABLE_RELATIONS
 
 
 @dataclass(frozen=True)

@@ -31,15 +31,14 @@ ENTITIES = (Kind.COUNTRY, Kind.CITY, Kind.AIRPORT)
 class Relation:
     """One fact a subject may have, and the sentence that states it.
 
-    `guessable`: so few values exist that a model without tools is often right. `unit`: appended in an accepted
-    variant of a number. `reads`: the forward relation that states this one, for reading a fact backwards.
+    `unit`: appended in an accepted variant of a number. `reads`: the forward relation that states this one, for
+    reading a fact backwards.
     """
 
     subject: Kind
     name: str
     value: Kind
     sentence: str = ""
-    guessable: bool = False
     numeric: bool = False
     unit: str = ""
     reads: str = ""
@@ -68,10 +67,10 @@ class Relation:
 
 STATED: tuple[Relation, ...] = (
     Relation(Kind.COUNTRY, "capital", Kind.CITY, "{subject} has the capital {value}."),
-    Relation(Kind.COUNTRY, "currency", Kind.LITERAL, "{subject} has the currency {value}.", guessable=True),
-    Relation(Kind.COUNTRY, "continent", Kind.LITERAL, "{subject} lies on the continent {value}.", guessable=True),
+    Relation(Kind.COUNTRY, "currency", Kind.LITERAL, "{subject} has the currency {value}."),
+    Relation(Kind.COUNTRY, "continent", Kind.LITERAL, "{subject} lies on the continent {value}."),
     Relation(Kind.COUNTRY, "calling code", Kind.CALLING_CODE, "{subject} has the calling code {value}."),
-    Relation(Kind.COUNTRY, "language", Kind.LITERAL, "{subject} has the official language {value}.", guessable=True),
+    Relation(Kind.COUNTRY, "language", Kind.LITERAL, "{subject} has the official language {value}."),
     Relation(Kind.COUNTRY, "population", Kind.LITERAL, "{subject} has a population of {value}.", numeric=True),
     Relation(
         Kind.COUNTRY,

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from afm_core.config import ConfigError, TasksConfig
-from afm_core.data import AgentTask, Document, Operation, Split
+from afm_core.data import AgentTask, Document, Split, is_comparison, is_guessable
 from afm_core.taskcraft.gates import Rejection, check_task
-from afm_core.taskcraft.relations import STATED
 
-_GUESSABLE_RELATIONS = frozenset(relation.name for relation in STATED if relation.guessable)
 _COMPARISON_HOPS = 2
 _LEAST_REPEATS = 2
 _REPEAT_SHARE = 0.02
@@ -37,16 +35,6 @@ class Selection:
 
     tasks: list[AgentTask] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
-
-
-def is_comparison(task: AgentTask) -> bool:
-    """Whether the last step compares."""
-    return bool(task.solution) and task.solution[-1].operation is not Operation.LOOKUP
-
-
-def is_guessable(task: AgentTask) -> bool:
-    """Whether the answer comes from a small set: a comparison's two sides, continents, currencies, languages."""
-    return is_comparison(task) or bool(task.solution and task.solution[-1].relation in _GUESSABLE_RELATIONS)
 
 
 def quotas(config: TasksConfig) -> dict[Bin, int]:

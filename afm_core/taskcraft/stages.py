@@ -12,6 +12,8 @@ from afm_core.data import (
     Split,
     documents_from_table,
     documents_table,
+    is_comparison,
+    is_guessable,
     tasks_table,
 )
 from afm_core.store import StageContext, StageResult, read_table, write_table
@@ -19,7 +21,7 @@ from afm_core.taskcraft.generator import WorldTaskGenerator
 from afm_core.taskcraft.graph import kind_of
 from afm_core.taskcraft.micro import micro_documents
 from afm_core.taskcraft.protocol import TaskGenerator
-from afm_core.taskcraft.select import Selection, is_comparison, is_guessable, select
+from afm_core.taskcraft.select import Selection, select
 from afm_core.taskcraft.userfile import check_evidence, read_user_tasks
 from afm_core.taskcraft.world import world_documents
 

@@ -4,8 +4,18 @@ import pytest
 from curation_samples import chain_of, closing, look_up, reflecting, seen, task_of, teacher, trajectory_of
 
 from afm_core.config import CurationConfig
-from afm_core.curation import LeakIndex, RejectReason, curate_rows, interactions, is_guessable, judge_row
-from afm_core.data import Operation, SolutionStep, Split, Status, Tag, Verifier, VerifierKind, trajectories_table
+from afm_core.curation import LeakIndex, RejectReason, curate_rows, interactions, judge_row
+from afm_core.data import (
+    Operation,
+    SolutionStep,
+    Split,
+    Status,
+    Tag,
+    Verifier,
+    VerifierKind,
+    is_guessable,
+    trajectories_table,
+)
 
 TASK = task_of("Mombasa", "Kenya")
 HELD_OUT = chain_of("Lima", "Peru", "Sol", split=Split.TEST)

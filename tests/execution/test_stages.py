@@ -3,6 +3,7 @@
 import importlib
 from pathlib import Path
 
+import grimp
 import pytest
 
 from afm_core.config import ConfigError, load_config
@@ -41,6 +42,27 @@ def test_a_key_follows_its_sections_inputs_and_variant_only() -> None:
 def test_source_digest_sees_content_and_ignores_order() -> None:
     assert source_digest(("afm_core/data", "afm_core/coa")) == source_digest(("afm_core/coa", "afm_core/data"))
     assert source_digest(("afm_core/data",)) != source_digest(("afm_core/coa",))
+
+
+_FOUNDATIONS = ("afm_core.config", "afm_core.store", "afm_core.tracking")
+_SHARED_MODULES = {"base", "register"}
+"""Stages that share a module with a heavier one and declare only what they use of it."""
+_UNUSED = {"evaluate": {"afm_core.evaluation.gate", "afm_core.evaluation.promotion"}}
+
+
+@pytest.mark.parametrize("name", sorted(set(STAGES) - _SHARED_MODULES))
+def test_declared_sources_cover_everything_a_stage_imports(name: str) -> None:
+    stage = STAGES[name]
+    module = stage.function.partition(":")[0]
+    graph = grimp.build_graph("afm_core")
+    reached = {module} | graph.find_upstream_modules(module)
+    sources = [source.replace("/", ".").removesuffix(".py") for source in stage.sources]
+    missing = {
+        one
+        for one in reached - {"afm_core"}
+        if not one.startswith(_FOUNDATIONS) and not any(one == each or one.startswith(each + ".") for each in sources)
+    }
+    assert missing <= _UNUSED.get(name, set())
 
 
 def test_an_unknown_stage_lists_the_known_ones() -> None:

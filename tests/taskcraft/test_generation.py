@@ -5,9 +5,9 @@ from collections import Counter, defaultdict
 import pytest
 
 from afm_core.config import AgentConfig, ConfigError, SplitCounts, TasksConfig
-from afm_core.data import AgentTask, Document, Operation, Split, tasks_table
-from afm_core.taskcraft import Kind, Selection, compositions, held_out_names, is_guessable, make_tasks, read_facts
-from afm_core.taskcraft.select import apportion, is_comparison, quotas
+from afm_core.data import AgentTask, Document, Operation, Split, is_comparison, is_guessable, tasks_table
+from afm_core.taskcraft import Kind, Selection, compositions, held_out_names, make_tasks, read_facts
+from afm_core.taskcraft.select import apportion, quotas
 from afm_core.taskcraft.splits import plan_splits
 from afm_core.taskcraft.wording import COMPARISONS, PHRASES, QUESTIONS
 from afm_core.tools import SentenceIndex, contains_words, words
