@@ -118,7 +118,7 @@ class Peak:
 
 
 def _rows(count: int) -> list[Any]:
-    """Rows like the laptop profile's demonstrations: 230 tokens on average, 40% of them learned; the same every call."""
+    """Rows like the laptop profile's demonstrations: 230 tokens on average, 40% of them learned; always the same."""
     from afm_core.training.rows import Row
 
     generator = random.Random(0)
