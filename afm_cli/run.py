@@ -1,5 +1,6 @@
 """`afm run`: the whole pipeline of a profile through Prefect, with or without a running server."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def _run_flow(
     for name in refresh:
         stage_named(name)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
+    _stop_on_signals()
     run_id = new_run_id()
     say(f"run {run_id} (profile {profile}); records in {home() / 'runs' / run_id}")
     with embedded_server(home()):
@@ -78,6 +80,15 @@ def _run_flow(
             run_id=run_id,
         )
     return document
+
+
+def _stop_on_signals() -> None:
+    """SIGTERM and SIGINT both end the run in order: stages seal a checkpoint, the record says cancelled.
+
+    SIGINT too, because a shell starts background jobs with it ignored.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -122,7 +122,7 @@ def cancel(run: str) -> None:
     record = find_run(home(), run).load()
     if record.status is not RunStatus.RUNNING or not _is_alive(record.pid, record.started):
         raise ConfigError(f"run {record.run_id} is not running on this machine (status {record.status})")
-    os.kill(record.pid, signal.SIGINT)
+    os.kill(record.pid, signal.SIGTERM)
     say(f"run {record.run_id} is stopping")
 
 

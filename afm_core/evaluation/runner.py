@@ -60,7 +60,7 @@ class Runner:
             return [scored(task, always_search(task, self.tools, self.agent.grammar)) for task in tasks]
         if conditions is Protocol.TEACHER:
             return teacher_ceiling(tasks, self.tools, self.teacher, self.agent)
-        explained = conditions in (Protocol.ZERO_SHOT, Protocol.FEW_SHOT)
+        explained = conditions is Protocol.ZERO_SHOT  # examples explain themselves, and a long prompt only dilutes them
         agent = self.agent.model_copy(update={"prompt": PromptStyle.FULL}) if explained else self.agent
         examples = few_shot_examples(self.demonstrations, self.evaluation.few_shot)
         return run_episodes(
