@@ -23,6 +23,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _OBJECT_STORE_BYTES = 100_000_000
 _UNUSED = ("mlflow", "sklearn")
+_UNUSED_CALLBACKS = ("PlacementGroupCleanerCallback", "DatasetsCallback")
 _CONSEQUENCES = ("Connection closed by peer", "Connection reset by peer", "NCCL", "gloo")
 """What the surviving ranks say when another rank is gone: never the cause."""
 
@@ -127,17 +128,17 @@ def _fit(job: dict[str, Any], config: SftConfig, storage: Path, failure: list[Ba
 
 
 def _trainer_class() -> Any:
-    """TorchTrainer without its placement group cleaner.
+    """TorchTrainer without two helper actors, a process each.
 
-    That is a detached actor: it outlives the run for good where it cannot tell several local Rays apart, and costs a
-    process. Ray removes the group with the stage's connection anyway.
+    The placement group cleaner is detached: it outlives the run for good where it cannot tell several local Rays
+    apart, and Ray removes the group with the stage's connection anyway. The dataset manager has no dataset here.
     """
     from ray.train.torch import TorchTrainer
 
     class Trainer(TorchTrainer):
         def _create_default_callbacks(self) -> list[Any]:
             callbacks = super()._create_default_callbacks()
-            return [each for each in callbacks if type(each).__name__ != "PlacementGroupCleanerCallback"]
+            return [each for each in callbacks if type(each).__name__ not in _UNUSED_CALLBACKS]
 
     return Trainer
 

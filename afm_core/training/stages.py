@@ -186,8 +186,10 @@ def parameter_count(directory: Path) -> int:
 
 
 def _prepare(context: StageContext, base: Path, agent: AgentConfig, config: SftConfig) -> Prepared:
-    from transformers import AutoTokenizer
+    from afm_core.training.launch import lean_imports
 
+    with lean_imports():
+        from transformers import AutoTokenizer
     table = read_table(context.inputs["demonstrations"].path / "trajectories.parquet")
     return prepare(trajectories_from_table(table), AutoTokenizer.from_pretrained(base), agent, config)
 
