@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from afm_cli.common import config_options, emit, json_option, resolve_config
+from afm_cli.common import config_options, emit, json_option, model_option, resolve_config
 
 if TYPE_CHECKING:
     from afm_core.data import Trajectory
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("question")
-@click.option("--model", required=True, metavar="REF", help="Digest (or its first digits), or a model directory.")
+@model_option
 @click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @config_options
@@ -37,7 +37,7 @@ def ask(
     standard output. Exit code 1 if there is no answer.
 
     \b
-    Example: afm ask --model 3f9c2a10 "What is the currency of the country that Bern is the capital of?"
+    Example: afm ask --model champion "What is the currency of the country that Bern is the capital of?"
     """
     from afm_cli.policy import live_policy
 

@@ -55,3 +55,40 @@ def open_configured_store(uri: str = "") -> "Store":
     from afm_core.store import open_store
 
     return open_store(uri or os.environ.get("AFM_STORE") or str(home() / "store"), home() / "cache")
+
+
+def model_option(command: CommandT) -> CommandT:
+    """`--model`: what `open_model` understands; the champion if it is left out."""
+    text = "champion, a digest (or its first digits), a model directory, or a name of `afm models ls`."
+    return click.option("--model", default="champion", show_default=True, metavar="REF", help=text)(command)
+
+
+def open_model(config: "RunConfig", reference: str) -> tuple[Path, str]:
+    """The directory of a model, and what names its weights.
+
+    Raises:
+        ConfigError: no such model, or nothing is registered as champion yet.
+    """
+    from afm_core.config import ConfigError
+    from afm_core.store import ArtifactKind
+    from afm_core.tracking import Registry
+    from afm_core.training import cached_models
+
+    directory = Path(reference).expanduser()
+    if directory.is_dir():
+        return directory, str(directory.resolve())
+    for cached in cached_models():
+        if cached["name"] == reference:
+            return Path(cached["path"]), reference
+    store = open_configured_store(config.store.uri)
+    if reference == "champion":
+        champion = Registry.of(config).champion()
+        if champion is None:
+            raise ConfigError(
+                f"no champion is registered as {config.registry.model_name!r}: run `afm run`, or give --model a digest "
+                "(`afm artifacts ls --kind model`) or a directory"
+            )
+        artifact = store.open(champion.ref)
+    else:
+        artifact = store.open(store.find(reference, ArtifactKind.MODEL))
+    return artifact.path, artifact.ref.digest

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from afm_cli.common import config_options, emit, json_option, open_configured_store, resolve_config, say
+from afm_cli.common import (
+    config_options,
+    emit,
+    json_option,
+    model_option,
+    open_configured_store,
+    open_model,
+    resolve_config,
+    say,
+)
 
 if TYPE_CHECKING:
     from afm_core.data import AgentTask
@@ -49,7 +58,7 @@ def evaluate() -> None:
 
 def _benchmark_command(name: str) -> click.Command:
     @click.command(name=name, short_help=BENCHMARKS[name])
-    @click.option("--model", required=True, metavar="REF", help="Digest (or its first digits), or a model directory.")
+    @model_option
     @click.option("--data", type=click.Path(path_type=Path), help="Tasks as JSONL or parquet instead.")
     @click.option("--limit", type=click.IntRange(min=1), help="At most so many tasks, hops in proportion.")
     @click.option("-k", "samples", type=click.IntRange(min=1), default=1, show_default=True, help="Samples a task.")
@@ -109,7 +118,7 @@ def _measure(
     tasks, corpus = _tasks_and_corpus(store, data)
     if limit is not None:
         tasks = stratified_sample(tasks, limit, evaluation.seed)
-    directory, version = _model(store, model)
+    directory, version = open_model(config, model)
     documents = documents_from_table(read_table(store.open(corpus).path / "documents.parquet"))
     with tempfile.TemporaryDirectory(prefix="afm-eval-") as cache:
         runner = Runner(
@@ -145,17 +154,6 @@ def _tasks_and_corpus(store: "Store", data: Path | None) -> "tuple[list[AgentTas
         raise ConfigError(f"no tasks in {store.uri}; run `afm tasks generate`, or give --data FILE")
     every = tasks_from_table(read_table(store.open(store.ref(newest[0])).path / "tasks.parquet"))
     return [task for task in every if task.split is Split.TEST], corpora[0]
-
-
-def _model(store: "Store", reference: str) -> tuple[Path, str]:
-    """The model's directory, and what names its weights."""
-    from afm_core.store import ArtifactKind
-
-    directory = Path(reference).expanduser()
-    if directory.is_dir():
-        return directory, str(directory.resolve())
-    artifact = store.open(store.find(reference, ArtifactKind.MODEL))
-    return artifact.path, artifact.ref.digest
 
 
 def _show(document: dict[str, Any], as_json: bool) -> None:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afm_cli.common import open_configured_store, say
+from afm_cli.common import open_configured_store, open_model, say
 
 if TYPE_CHECKING:
     from afm_core.config import RunConfig
@@ -17,14 +16,14 @@ if TYPE_CHECKING:
 def live_policy(config: "RunConfig", model: str) -> "Iterator[LivePolicy]":
     """Open model, tools and engine; the documents are the newest corpus of the store, else the profile's.
 
-    `model` is a model directory, or a digest (or its first digits). Raises ConfigError if there is no such model.
+    `model` is what `open_model` understands. Raises ConfigError if there is no such model.
     """
     from afm_core.config import home
     from afm_core.engines import open_engine
     from afm_core.rollout.live import LivePolicy
     from afm_core.tools import build_tools
 
-    directory, version = _model(config, model)
+    directory, version = open_model(config, model)
     tools = build_tools(config.agent, _documents(config), home() / "cache")
     say(f"loading {model} ...")
     engine = open_engine(config.engine, directory, version)
@@ -33,18 +32,6 @@ def live_policy(config: "RunConfig", model: str) -> "Iterator[LivePolicy]":
             yield policy
     finally:
         engine.close()
-
-
-def _model(config: "RunConfig", reference: str) -> tuple[Path, str]:
-    """The model's directory, and what names its weights."""
-    from afm_core.store import ArtifactKind
-
-    directory = Path(reference).expanduser()
-    if directory.is_dir():
-        return directory, str(directory.resolve())
-    store = open_configured_store(config.store.uri)
-    artifact = store.open(store.find(reference, ArtifactKind.MODEL))
-    return artifact.path, artifact.ref.digest
 
 
 def _documents(config: "RunConfig") -> "list[Document]":

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from afm_cli.common import config_options, emit, json_option, resolve_config, say
+from afm_cli.common import config_options, emit, json_option, model_option, resolve_config, say
 
 
 @click.command()
-@click.option("--model", required=True, metavar="REF", help="Digest (or its first digits), or a model directory.")
+@model_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="There is no authentication: keep it loopback.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
 @click.option("--name", default="afm", show_default=True, help="The model's name in the API.")
@@ -30,7 +30,7 @@ def serve(
     With --json one document with the address is printed first.
 
     \b
-    Example: afm serve --model 3f9c2a10 --port 8000
+    Example: afm serve --model champion --port 8000
     """
     import uvicorn
 

@@ -96,7 +96,7 @@ STAGES: dict[str, Stage] = {
             ArtifactKind.MODEL,
             "afm_core.training.stages:base_model",
             (ModelConfig,),
-            ("afm_core/training/models.py", "afm_core/training/tiny.py"),
+            tuple(f"afm_core/training/{name}.py" for name in ("models", "tiny", "export")),
         ),
         Stage(
             "sft",

@@ -1,0 +1,132 @@
+"""The smoke profile end to end: real processes, a real Prefect server, a real Ray, a real MLflow."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+STAGES = {
+    "corpus",
+    "tasks",
+    "teach",
+    "curate",
+    "base",
+    "sft",
+    "evaluate:policy",
+    "evaluate:base",
+    "evaluate:reference",
+    "register",
+}
+
+
+def _afm(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment |= {"AFM_HOME": str(home), "OMP_NUM_THREADS": "2"}
+    return subprocess.run(
+        [sys.executable, "-m", "afm_cli.main", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+def _run(home: Path, *arguments: str) -> dict[str, Any]:
+    result = _afm(home, "run", "--profile", "smoke", "--set", "sft.epochs=2", "--json", *arguments)
+    assert result.returncode == 0, result.stderr[-4000:]
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("smoke") / "home"
+
+
+@pytest.fixture(scope="module")
+def first(home: Path) -> dict[str, Any]:
+    return _run(home)
+
+
+def _digests(document: dict[str, Any]) -> dict[str, str]:
+    return {stage["name"]: stage["artifact"]["digest"] for stage in document["stages"]}
+
+
+def test_the_first_run_makes_everything_and_says_so(first: dict[str, Any], home: Path) -> None:
+    assert first["status"] == "completed"
+    assert {stage["name"] for stage in first["stages"]} == STAGES
+    assert not any(stage["cached"] for stage in first["stages"])
+    assert set(first["models"]) == {"base", "sft"}
+    low, high = first["models"]["sft"]["interval"]
+    assert 0 <= low <= first["models"]["sft"]["accuracy"] <= high <= 1
+    assert first["models"]["sft"]["n"] == 24
+    assert "<html" in Path(first["report"]).read_text()
+    listed = json.loads(_afm(home, "runs", "ls", "--json").stdout)
+    assert [(run["run_id"], run["status"]) for run in listed] == [(first["run_id"], "completed")]
+
+
+def test_curation_accounts_for_every_trajectory(first: dict[str, Any]) -> None:
+    metrics = next(stage["metrics"] for stage in first["stages"] if stage["name"] == "curate")
+    rejected = sum(value for name, value in metrics.items() if name.startswith("rejected/"))
+    assert metrics["in"] == metrics["kept"] + rejected > 0
+
+
+def test_the_model_leads_back_to_the_documents(first: dict[str, Any], home: Path) -> None:
+    digest = _digests(first)["sft"]
+    lineage = json.loads(_afm(home, "artifacts", "lineage", digest, "--json").stdout)
+
+    def kinds(node: dict[str, Any]) -> set[str]:
+        return {node["artifact"]["kind"]}.union(*(kinds(parent) for parent in node["parents"].values()))
+
+    assert kinds(lineage) == {"model", "trajectories", "tasks", "corpus"}
+
+
+def test_mlflow_holds_the_loss_curve(first: dict[str, Any], home: Path) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("afm")
+    runs = client.search_runs([experiment.experiment_id], "tags.`afm.stage` = 'sft'")
+    assert len(runs) == 1
+    assert runs[0].info.status == "FINISHED"
+    history = client.get_metric_history(runs[0].info.run_id, "train/loss")
+    losses = json.loads((_artifact_path(home, _digests(first)["sft"]) / "losses.json").read_text())
+    assert [(one.step, one.value) for one in history] == [(one["step"], one["loss"]) for one in losses]
+
+
+def test_a_second_run_is_all_cached(first: dict[str, Any], home: Path) -> None:
+    second = _run(home)
+    assert all(stage["cached"] for stage in second["stages"])
+    assert _digests(second) == _digests(first)
+    assert second["models"] == first["models"]
+
+
+def test_a_flipped_byte_is_found_and_remade_while_a_refresh_makes_a_new_generation(
+    first: dict[str, Any], home: Path
+) -> None:
+    tasks = _artifact_path(home, _digests(first)["tasks"]) / "tasks.parquet"
+    content = bytearray(tasks.read_bytes())
+    content[len(content) // 2] ^= 1
+    tasks.chmod(0o644)
+    tasks.write_bytes(content)
+    verified = _afm(home, "artifacts", "verify", "--json")
+    assert verified.returncode == 1
+    corrupt = json.loads(verified.stdout)["corrupt"]
+    assert [one["stage"] for one in corrupt] == ["tasks"]
+    assert "tasks.parquet" in corrupt[0]["problems"][0]
+
+    again = _run(home, "--refresh", "corpus")
+    made = {stage["name"] for stage in again["stages"] if not stage["cached"]}
+    assert made == {"corpus", "tasks"}
+    assert _digests(again) == _digests(first)
+
+
+def _artifact_path(home: Path, digest: str) -> Path:
+    shown = json.loads(_afm(home, "artifacts", "show", digest, "--json").stdout)
+    return home / "store" / "work" / shown["key"] / f"{shown['epoch']:04d}" / "data"
