@@ -65,7 +65,7 @@ class TasksConfig(Section):
 
     counts: SplitCounts = SplitCounts()
     hop_weights: tuple[float, ...] = (0.30, 0.35, 0.25, 0.10)
-    comparison_share: Share = 0.10
+    comparison_share: Share = 0.06
     guessable_share: Share = 0.15
     held_out_share: Share = 0.25
     seed: int = 0
@@ -105,7 +105,7 @@ class AgentConfig(Section):
 
 
 class TeacherConfig(Section):
-    """The solution teacher: how often it errs (and recovers), its seed, and its share of tasks read page by page."""
+    """The solution teacher: how often it errs (and recovers), and its seed."""
 
     mistake_rate: Share = 0.15
     seed: int = 0

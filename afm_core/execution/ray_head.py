@@ -75,7 +75,11 @@ class LocalRay:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **access},
+                env={
+                    "RAY_worker_niceness": "0",
+                    **os.environ,
+                    **access,
+                },  # its workers are the run, not a background job
                 start_new_session=True,
             )
         self._process = process

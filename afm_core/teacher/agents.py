@@ -1,10 +1,9 @@
 """The teacher's agents: planner, searcher, reader, reflector, verifier, and the journal they write to.
 
-Each agent acts through one small method that adds one event. The wording is as brief as can be, since every
-token is
-training time for a small model. One thought a turn (the text between two observations) is what the grammar
-asks for:
-it copies the value found and names what comes next.
+Each agent acts through one small method that adds one event. The wording is brief, since every token is training time
+for a small model, and it carries the state: the plan is the question in normal form, `currency of country of Mombasa`,
+in the question's own order; every later thought is what is left of it, `currency of Kenya`. So a step is a copy with
+one substitution, and a chain ends by itself when nothing is left: no counting, no list to keep a place in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,6 @@ from afm_core.tools.protocol import Tool, ToolStatus
 
 DECOYS = ("population", "time zone", "elevation", "capital")
 """Relations that a wrong query asks for."""
-
-_COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")
 
 GOOD_SCORE = 4
 POOR_SCORE = 2
@@ -89,20 +86,13 @@ class Journal:
 
 @dataclass(frozen=True)
 class Planner:
-    """Writes what to find, in order: `Mombasa: country, currency`."""
+    """Writes what is to be found, in normal form: `currency of country of Mombasa`."""
 
     journal: Journal
 
-    def plan(self, steps: Sequence[SolutionStep], start: int, subjects: Mapping[int, str]) -> None:
-        """Plan the steps from `start` on. `subjects` are known names: from the question, or values found so
-        far."""
-        thought = "" if self.journal.events else f"{self._count(steps)} steps."
-        self.journal.add(Role.PLANNER, Tag.PLAN, plan_text(steps, start, subjects), thought)
-
-    @staticmethod
-    def _count(steps: Sequence[SolutionStep]) -> str:
-        lookups = sum(step.operation == Operation.LOOKUP for step in steps)
-        return _COUNTS[lookups] if lookups < len(_COUNTS) else "Many"
+    def plan(self, goal: str) -> None:
+        """Put the goal down; at the start with a thought of its own, later within the turn that asked for it."""
+        self.journal.add(Role.PLANNER, Tag.PLAN, goal, "" if self.journal.events else "What is asked?")
 
 
 @dataclass(frozen=True)
@@ -174,15 +164,28 @@ class Verifier:
         self.journal.add(Role.VERIFIER, Tag.ANSWER, value, thought)
 
 
-def plan_text(steps: Sequence[SolutionStep], start: int, subjects: Mapping[int, str]) -> str:
-    """`Mombasa: country, currency; larger`: chains of relations under the name they start from."""
-    parts: list[str] = []
-    for number in range(start, len(steps)):
-        step = steps[number]
-        if step.operation != Operation.LOOKUP:
-            parts.append(f"; {step.operation}")
-        elif number in subjects:
-            parts.append(f"{'; ' if parts else ''}{subjects[number]}: {phrase(step.relation)}")
-        else:
-            parts.append(f"{', ' if parts else ''}{phrase(step.relation)}")
-    return "".join(parts).removeprefix("; ")
+def goal_text(steps: Sequence[SolutionStep], values: Mapping[int, str]) -> str:
+    """What is left to find, in normal form, given the values of the steps done.
+
+    `population of capital of country of +41`, and with the country found `population of capital of Switzerland`;
+    `larger population of Kabul or La Plata`, and with one side found `population of La Plata`.
+    """
+    return _goal(steps, len(steps) - 1, values)
+
+
+def _goal(steps: Sequence[SolutionStep], number: int, values: Mapping[int, str]) -> str:
+    step = steps[number]
+    if step.operation == Operation.LOOKUP:
+        return f"{phrase(step.relation)} of {_subject(steps, number, values)}"
+    sides = [side for side in step.inputs if side not in values]
+    if len(sides) == 1:
+        return _goal(steps, sides[0], values)
+    names = " or ".join(_subject(steps, side, values) for side in sides)
+    return f"{step.operation} {phrase(steps[sides[0]].relation)} of {names}"
+
+
+def _subject(steps: Sequence[SolutionStep], number: int, values: Mapping[int, str]) -> str:
+    step = steps[number]
+    if not step.inputs:
+        return step.subject
+    return values[step.inputs[0]] if step.inputs[0] in values else _goal(steps, step.inputs[0], values)

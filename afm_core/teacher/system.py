@@ -24,6 +24,7 @@ from afm_core.teacher.agents import (
     Searcher,
     ToolFailure,
     Verifier,
+    goal_text,
     phrase,
 )
 from afm_core.teacher.events import MistakeKind, Recording
@@ -105,8 +106,7 @@ def _on_the_way(steps: Sequence[SolutionStep]) -> list[int]:
 
 @dataclass
 class _Run:
-    """The state of one run. `values` and `titles` are what was seen, per step; `thought` opens the next
-    activation."""
+    """The state of one run. `values` and `titles` are what was seen, per step; `found` is the latest in words."""
 
     task: AgentTask
     mistake: PlannedMistake
@@ -143,8 +143,7 @@ class _Run:
     def solve(self) -> str:
         """Walk the solution path; returns the answer given."""
         steps = self.task.solution
-        if sum(step.operation == Operation.LOOKUP for step in steps) > 1:
-            self._plan(0)
+        self._plan()
         for number, step in enumerate(steps):
             if step.operation == Operation.LOOKUP:
                 self._look_up(number, step)
@@ -152,13 +151,8 @@ class _Run:
                 self._compare(number, step)
         return self._conclude()
 
-    def _plan(self, start: int) -> None:
-        subjects = {n: self._subject(n) for n in range(start, len(self.task.solution)) if self._is_known(n)}
-        self.planner.plan(self.task.solution, start, subjects)
-
-    def _is_known(self, number: int) -> bool:
-        step = self.task.solution[number]
-        return step.operation == Operation.LOOKUP and (not step.inputs or step.inputs[0] in self.values)
+    def _plan(self) -> None:
+        self.planner.plan(goal_text(self.task.solution, self.values))
 
     def _subject(self, number: int) -> str:
         step = self.task.solution[number]
@@ -171,7 +165,7 @@ class _Run:
         seen = self._ask_wrongly(number, step, subject) if err == MistakeKind.WRONG_QUERY else None
         if number not in self.titles:
             if seen is None:
-                seen = self.searcher.search(f"{subject} {relation}", self._next(number, relation))
+                seen = self.searcher.search(f"{subject} {relation}", self._next())
             if err == MistakeKind.WRONG_PAGE:
                 self._read_wrongly(number, step, subject, seen)
             self._take(number, step, subject, seen)
@@ -180,12 +174,14 @@ class _Run:
         if err == MistakeKind.PREMATURE_ANSWER:
             self._answer_too_early(number, step)
 
-    def _next(self, number: int, relation: str) -> str:
-        """The thought before a search: what was found, what comes next; none if this turn has one already."""
-        starts_anew = number > 0 and not self.task.solution[number].inputs
-        wanted = f"{self._subject(number)} {relation}" if starts_anew else relation
-        found, self.found = self.found, ""
-        return "" if self.journal.same_turn and not found else f"{found} Next: {wanted}.".strip()
+    def _next(self) -> str:
+        """The thought before a search: what is left to find; none if this turn has one already."""
+        if self.journal.same_turn:
+            return ""
+        last = self.task.solution[-1]
+        sides = last.inputs if last.operation != Operation.LOOKUP else ()
+        seen = [f"{self._subject(side)} {self.values[side]}. " for side in sides if side in self.values]
+        return "".join(seen) + goal_text(self.task.solution, self.values)
 
     def _take(self, number: int, step: SolutionStep, subject: str, seen: str) -> None:
         """Find the value in the results, else on the page; raises ValueNotFound."""
@@ -204,7 +200,7 @@ class _Run:
         Returns the results if they show the subject's page, which is then read; None if one must ask again.
         """
         query = wrong_query(step, subject, self.mistake.choice)
-        seen = self.searcher.search(query, self._next(number, phrase(step.relation)), mistake=True)
+        seen = self.searcher.search(query, self._next(), mistake=True)
         title = stating_title(seen, subject, step.value)
         if title is not None:
             self.made = MistakeKind.HARMLESS
@@ -222,15 +218,14 @@ class _Run:
         self.made = MistakeKind.WRONG_PAGE
         self.reader.read(title, step.relation, mistake=True)
         self.reflector.wrong_page(title, subject)
-        self._plan(number)
+        self._plan()
 
     def _answer_too_early(self, number: int, step: SolutionStep) -> None:
         """Suggest a value on the way, find the suggestion wanting, plan anew."""
         self.made = MistakeKind.PREMATURE_ANSWER
         self.verifier.suggest(step.value, f"{self.found} Done.", mistake=True)
         self.verifier.reject(step.value, step.relation, self.task.solution[-1].relation)
-        self._plan(number + 1)
-        self.found = ""
+        self._plan()
 
     def _compare(self, number: int, step: SolutionStep) -> None:
         """Name both values and the winner."""

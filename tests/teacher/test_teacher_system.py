@@ -66,7 +66,14 @@ def test_a_flawless_run_is_right_valid_and_sees_before_it_says(name, request, to
 def test_a_chain_copies_each_value_and_names_the_next_goal(chain_task, tools):
     trajectory = convert(demonstrate(chain_task, tools, FLAWLESS, AgentConfig()))
     thoughts = [segment.text for segment in trajectory.segments if segment.tag == Tag.THINK]
-    assert thoughts == ["Three steps.", "Mombasa. Next: country.", "Kenya. Next: currency.", "Kenyan shilling. Done."]
+    assert thoughts == [
+        "What is asked?",
+        "currency of country of Mombasa",
+        "currency of Kenya",
+        "Kenyan shilling. Done.",
+    ]
+    plans = [segment.text for segment in trajectory.segments if segment.tag == Tag.PLAN]
+    assert plans == ["currency of country of city of Moi Airport"]
     queries = [segment.text for segment in trajectory.segments if segment.tag == Tag.WEB_SEARCH]
     assert queries == ["Moi Airport city", "Mombasa country", "Kenya currency"]
 
@@ -83,7 +90,7 @@ def test_a_value_no_result_line_states_is_read_on_the_page(tools, documents):
         solution=(SolutionStep(relation="time", subject="Eldoret", value="Kenya"),),
     )
     events = demonstrate(task, tools, FLAWLESS, AgentConfig()).events
-    assert [event.kind for event in events[:2]] == [Tag.WEB_SEARCH, Tag.CRAWL_PAGE]
+    assert [event.kind for event in events[:3]] == [Tag.PLAN, Tag.WEB_SEARCH, Tag.CRAWL_PAGE]
     assert events[1].argument == "Eldoret"
 
 
