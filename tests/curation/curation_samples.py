@@ -57,7 +57,7 @@ def look_up(task: AgentTask) -> list[Segment]:
     """Segments that look the first step up and answer with the task's answer."""
     step = task.solution[0]
     return [
-        teacher(Tag.THINK, f"Next: {step.relation}."),
+        teacher(Tag.THINK, f"{step.relation} of {step.subject}"),
         teacher(Tag.WEB_SEARCH, f"{step.subject} {step.relation}"),
         seen(f"{step.subject}: belongs to {task.answers[0]}."),
     ]
@@ -95,7 +95,7 @@ def reflecting(task: AgentTask) -> Trajectory:
     """A trajectory with a marked wrong query, a reflection and the right answer."""
     step = task.solution[0]
     segments = [
-        teacher(Tag.THINK, f"Next: {step.relation}.", mistake=True),
+        teacher(Tag.THINK, f"{step.relation} of {step.subject}", mistake=True),
         teacher(Tag.WEB_SEARCH, f"{step.subject} size", mistake=True),
         seen("No results."),
         teacher(Tag.THINK, "Wrong query."),

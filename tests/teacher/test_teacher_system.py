@@ -91,7 +91,7 @@ def test_a_value_no_result_line_states_is_read_on_the_page(tools, documents):
     )
     events = demonstrate(task, tools, FLAWLESS, AgentConfig()).events
     assert [event.kind for event in events[:3]] == [Tag.PLAN, Tag.WEB_SEARCH, Tag.CRAWL_PAGE]
-    assert events[1].argument == "Eldoret"
+    assert events[2].argument == "Eldoret"
 
 
 @pytest.mark.parametrize(
