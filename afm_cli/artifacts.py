@@ -1,11 +1,16 @@
 """`afm artifacts`: what is in the store, where it comes from, whether every byte is right, and what can go."""
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from afm_cli.common import emit, json_option, open_configured_store, say
+
+if TYPE_CHECKING:
+    from afm_core.config import TrackingConfig
+    from afm_core.execution import RunRecord
 
 _store_option = click.option("--store", "store_uri", default="", metavar="URI", help="Default: $AFM_HOME/store.")
 
@@ -40,6 +45,8 @@ def list_all(kind: str | None, store_uri: str, as_json: bool) -> None:
     for one in found:
         size = sum(entry.size for entry in one.files)
         click.echo(f"{one.kind:<13} {one.digest[:12]}  {one.stage:<9} {_bytes(size):>10}  generation {one.generation}")
+    if not found:
+        say(f"no {kind or 'artifact'} in {store.uri}; `afm run` makes them")
 
 
 @artifacts.command()
@@ -115,7 +122,11 @@ def verify(artifact: str | None, store_uri: str, as_json: bool) -> None:
 @artifacts.command()
 @click.option("--delete", is_flag=True, help="Really delete; without it nothing is touched.")
 @click.option("--unfinished", is_flag=True, help="Also sealed work of stages that have no artifact yet.")
-@click.option("--keep-runs", type=click.IntRange(min=1), help="Also artifacts that none of the newest N runs needs.")
+@click.option(
+    "--keep-runs",
+    type=click.IntRange(min=1),
+    help="Also artifacts that neither the newest N runs nor a champion needs.",
+)
 @_store_option
 @json_option
 def gc(delete: bool, unfinished: bool, keep_runs: int | None, store_uri: str, as_json: bool) -> None:
@@ -143,11 +154,30 @@ def gc(delete: bool, unfinished: bool, keep_runs: int | None, store_uri: str, as
 
 
 def _roots(keep_runs: int) -> list[Any]:
-    """What the newest runs made, and every registered champion's model."""
+    """What the newest runs and all running ones made, and the registered champion of every run's registry."""
     from afm_core.config import home
-    from afm_core.execution import list_runs
+    from afm_core.execution import RunStatus, list_runs
+    from afm_core.tracking import Registry, tracking_uri
 
-    return [stage.artifact for record in list_runs(home())[:keep_runs] for stage in record.stages]
+    records = list_runs(home())
+    kept = [one for number, one in enumerate(records) if number < keep_runs or one.status is RunStatus.RUNNING]
+    roots = [stage.artifact for record in kept for stage in record.stages]
+    registries = {(tracking_uri(tracking), name) for tracking, name in _registries(records)}
+    for uri, name in sorted(registries):
+        champion = Registry(uri, name).champion()
+        if champion is not None:
+            roots.append(champion.ref)
+    return roots
+
+
+def _registries(records: "list[RunRecord]") -> "Iterator[tuple[TrackingConfig, str]]":
+    """Where the runs registered: their records may be older than today's configuration, so defaults fill in."""
+    from afm_core.config import RegistryConfig, TrackingConfig
+
+    yield TrackingConfig(), RegistryConfig().model_name
+    for record in records:
+        tracking = TrackingConfig(uri=str(record.config.get("tracking", {}).get("uri", TrackingConfig().uri)))
+        yield tracking, str(record.config.get("registry", {}).get("model_name", RegistryConfig().model_name))
 
 
 def _print_lineage(node: Any, role: str, indent: str, seen: set[str]) -> None:

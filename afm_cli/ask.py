@@ -41,6 +41,8 @@ def ask(
     """
     from afm_cli.policy import live_policy
 
+    if not question.strip():
+        raise click.UsageError("QUESTION is empty")
     config = resolve_config(profile, config_file, overrides)
     with live_policy(config, model) as policy:
         trajectory = _watch(policy, question, temperature, seed)

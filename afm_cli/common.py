@@ -1,7 +1,10 @@
 """What commands share: JSON or text output, the configuration options, the store of the working directory."""
 
 import json
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from afm_core.config import RunConfig
-    from afm_core.store import Store
+    from afm_core.store import ArtifactRef, Store
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -40,6 +43,27 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
+@contextmanager
+def writing(path: Path) -> "Iterator[Path]":
+    """Write a file whole or not at all: the block fills the temporary file it is given.
+
+    Raises:
+        ConfigError: `path` cannot be written.
+    """
+    from afm_core.config import ConfigError
+
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def resolve_config(profile: str, config_file: Path | None, overrides: tuple[str, ...]) -> "RunConfig":
     """The resolved configuration of the options above."""
     from afm_core.config import load_config
@@ -49,8 +73,6 @@ def resolve_config(profile: str, config_file: Path | None, overrides: tuple[str,
 
 def open_configured_store(uri: str = "") -> "Store":
     """The store at `uri`, or `$AFM_STORE`, or `$AFM_HOME/store`."""
-    import os
-
     from afm_core.config import home
     from afm_core.store import open_store
 
@@ -75,7 +97,9 @@ def open_model(config: "RunConfig", reference: str) -> tuple[Path, str]:
     from afm_core.training import cached_models
 
     directory = Path(reference).expanduser()
-    if directory.is_dir():
+    if reference and directory.is_dir():
+        if not (directory / "config.json").is_file():
+            raise ConfigError(f"{directory} holds no Hugging Face model: config.json is missing")
         return directory, str(directory.resolve())
     for cached in cached_models():
         if cached["name"] == reference:
@@ -85,10 +109,28 @@ def open_model(config: "RunConfig", reference: str) -> tuple[Path, str]:
         champion = Registry.of(config).champion()
         if champion is None:
             raise ConfigError(
-                f"no champion is registered as {config.registry.model_name!r}: run `afm run`, or give --model a digest "
-                "(`afm artifacts ls --kind model`) or a directory"
+                f"no champion is registered as {config.registry.model_name!r} (a run registers a model that beats its "
+                "base): run `afm run`, or give --model a digest (`afm artifacts ls --kind model`) or a directory"
             )
         artifact = store.open(champion.ref)
     else:
-        artifact = store.open(store.find(reference, ArtifactKind.MODEL))
+        found = _model_artifact(store, reference)
+        if found.kind is not ArtifactKind.MODEL:
+            raise ConfigError(f"{reference!r} is a {found.kind}, not a model; see `afm artifacts ls --kind model`")
+        artifact = store.open(found)
     return artifact.path, artifact.ref.digest
+
+
+def _model_artifact(store: "Store", reference: str) -> "ArtifactRef":
+    from afm_core.config import ConfigError
+    from afm_core.store import ArtifactKind
+
+    try:
+        return store.find(reference, ArtifactKind.MODEL)
+    except ConfigError as error:
+        if re.fullmatch("[0-9a-fA-F]*", reference.removeprefix("model:").removesuffix("/")) or "/work/" in reference:
+            raise
+        raise ConfigError(
+            f"no model {reference!r}: give champion, a digest (`afm artifacts ls --kind model`), a model directory, or "
+            "a name of `afm models ls`"
+        ) from error

@@ -63,15 +63,23 @@ def main() -> None:
 
     silence_telemetry()
     try:
-        sys.exit(afm.main(standalone_mode=False) or 0)
-    except click.ClickException as error:
+        sys.exit(afm.main(prog_name="afm", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = f"{context.command_path} --help" if context is not None else "afm --help"
+        click.echo(f"error: {' '.join(error.format_message().split()).rstrip('.')}; see `{where}`", err=True)
         sys.exit(2)
     except ConfigError as error:
         _fail(error, 2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
+    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Exception as error:  # noqa: BLE001 - the last line of defence: reported with exit code 1, never swallowed
         _fail(error, 1)
 

@@ -36,7 +36,7 @@ def run(
         overrides = (*overrides, "execution.wait_for_lease=false")
     config = resolve_config(profile, config_file, overrides)
     if plan:
-        _show_plan(config, as_json)
+        _show_plan(config, refresh, as_json)
         return
     execute(profile, config_file, overrides, refresh, as_json)
 
@@ -103,10 +103,10 @@ def _show(document: dict[str, Any]) -> None:
     console.print(f"report: {document['report']}", highlight=False, soft_wrap=True)
 
 
-def _show_plan(config: Any, as_json: bool) -> None:
+def _show_plan(config: Any, refresh: tuple[str, ...], as_json: bool) -> None:
     from afm_core.execution.plan import plan_run
 
-    steps = plan_run(config)
+    steps = plan_run(config, refresh)
     if as_json:
         emit({"profile": config.profile, "stages": [step.model_dump(mode="json") for step in steps]})
         return

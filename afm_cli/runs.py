@@ -34,6 +34,8 @@ def list_all(as_json: bool) -> None:
     for record in records:
         line = f"{record.run_id}  {record.profile:<10} {record.status:<10} {record.seconds or 0:>8.1f} s"
         click.echo(f"{line}  {len(record.stages)} stages")
+    if not records:
+        say(f"no runs in {home() / 'runs'}; start one with `afm run`")
 
 
 @runs.command()

@@ -1,10 +1,15 @@
 """`afm serve`: an OpenAI-compatible endpoint whose model uses its tools inside one completion."""
 
+import contextlib
+import signal
+import socket
 from pathlib import Path
 
 import click
 
 from afm_cli.common import config_options, emit, json_option, model_option, resolve_config, say
+
+_BACKLOG = 2048
 
 
 @click.command()
@@ -38,10 +43,33 @@ def serve(
     from afm_core.rollout.serve import create_app
 
     config = resolve_config(profile, config_file, overrides)
-    with live_policy(config, model) as policy:
-        url = f"http://{host}:{port}/v1"
+    # uvicorn ends its server and raises the signal again: SIGTERM, too, must close the policy in order.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _bound(host, port) as listening, live_policy(config, model) as policy:
+        listening.listen(_BACKLOG)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
         if as_json:
             emit({"url": url, "model": name, "policy_version": policy.policy_version})
         else:
             say(f"serving {name} on {url}")
-        uvicorn.run(create_app(policy, name), host=host, port=port, log_level="warning", access_log=False)
+        server = uvicorn.Server(uvicorn.Config(create_app(policy, name), log_level="warning", access_log=False))
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listening])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket of that address, taken before the model is loaded. Raises ConfigError if it cannot be had."""
+    from afm_core.config import ConfigError
+
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"cannot serve on {host}:{port}: {error.strerror or error}; choose another --port") from error
+    return listening

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from afm_cli.common import config_options, emit, json_option, open_configured_store, resolve_config, say
+from afm_cli.common import config_options, emit, json_option, open_configured_store, resolve_config, say, writing
 
 if TYPE_CHECKING:
     from afm_core.data import AgentTask
@@ -152,12 +152,12 @@ def _write(found: "list[AgentTask]", place: Path) -> None:
 
     if place.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--output {place}: name it .jsonl or .parquet")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.suffix == ".parquet":
-        write_table(tasks_table(found), place)
-    else:
-        lines = [json.dumps(task.model_dump(mode="json"), ensure_ascii=False, sort_keys=True) for task in found]
-        place.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with writing(place) as temporary:
+        if place.suffix == ".parquet":
+            write_table(tasks_table(found), temporary)
+        else:
+            lines = [json.dumps(task.model_dump(mode="json"), ensure_ascii=False, sort_keys=True) for task in found]
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _by_split(found: "list[AgentTask]") -> dict[str, int]:

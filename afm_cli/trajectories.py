@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from afm_cli.common import emit, json_option, open_configured_store, say
+from afm_cli.common import emit, json_option, open_configured_store, say, writing
 
 if TYPE_CHECKING:
     from afm_core.data import Trajectory
@@ -77,7 +77,8 @@ def import_(file: Path, source: str, grammar: str, output: Path | None, as_json:
 
     imported = import_file(file, ImportFormat(source), GrammarName(grammar))
     target = output or file.with_suffix(".trajectories.parquet")
-    write_table(trajectories_table(imported.trajectories), target)
+    with writing(target) as temporary:
+        write_table(trajectories_table(imported.trajectories), temporary)
     asked = sum(bool(trajectory.question) for trajectory in imported.trajectories)
     valid = sum(not trajectory.violations for trajectory in imported.trajectories)
     if as_json:
@@ -123,7 +124,8 @@ def export(source: str, target: str, style: str, output: Path | None, store_uri:
         named = Path(f"trajectories-{source.rpartition(':')[2][:12]}.parquet")
     rows = export_rows(read_trajectories(file), ExportFormat(target), PromptStyle(style))
     path = output or named.with_suffix(f".{target}.json")
-    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with writing(path) as temporary:
+        temporary.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if as_json:
         emit({"rows": len(rows), "format": target, "output": str(path)})
         return

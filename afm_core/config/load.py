@@ -84,7 +84,7 @@ def _with_file_digest(config: RunConfig) -> RunConfig:
 
 def _profile_layer(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     path = PROFILES / f"{name}.toml"
-    if not path.is_file():
+    if name not in profile_names():
         raise ConfigError(f"no profile {name!r}{_nearest(name, profile_names())}; known: {', '.join(profile_names())}")
     layer = _read_toml(path)
     parent = layer.pop("extends", None)

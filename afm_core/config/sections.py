@@ -18,9 +18,9 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class Section(BaseModel):
-    """Base of every section: frozen, unknown keys refused, defaults validated."""
+    """Base of every section: frozen, unknown keys and infinite numbers refused, defaults validated."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class GrammarName(StrEnum):

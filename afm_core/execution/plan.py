@@ -3,11 +3,13 @@
 A key needs its inputs' digests: behind the first stage that is not cached, keys are unknown and said to be so.
 """
 
+from collections.abc import Iterable
+
 from pydantic import BaseModel
 
 from afm_core.config import Dtype, RunConfig, home
 from afm_core.execution.session import store_uri
-from afm_core.execution.stages import key_of
+from afm_core.execution.stages import key_of, stage_named
 from afm_core.store import ArtifactRef, StageSpec, Store, open_store
 
 _ROAD: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -38,8 +40,9 @@ class PlannedStage(BaseModel):
     resources: str = ""
 
 
-def plan_run(config: RunConfig) -> list[PlannedStage]:
-    """The stages of a run in order. Raises ConfigError for an unusable store."""
+def plan_run(config: RunConfig, refresh: Iterable[str] = ()) -> list[PlannedStage]:
+    """The stages of a run in order. Raises ConfigError for an unusable store or an unknown stage in `refresh`."""
+    anew = frozenset(stage_named(name).name for name in refresh)
     store = open_store(store_uri(config), home() / "cache")
     known: dict[str, ArtifactRef] = {}
     steps = []
@@ -47,6 +50,8 @@ def plan_run(config: RunConfig) -> list[PlannedStage]:
         if name == "base" and config.model.source == "tiny":
             sources = {"corpus": "corpus"}
         step = _plan_stage(store, config, name, variant, sources, known)
+        if name in anew:
+            step = step.model_copy(update={"cached": False, "artifact": None})
         if step.artifact is not None and not variant:
             known[name] = step.artifact
         steps.append(step)

@@ -3,7 +3,6 @@
 Records are for people and for `afm runs`; nothing in the pipeline depends on them (the store is the only truth).
 """
 
-import json
 import os
 import secrets
 import time
@@ -107,8 +106,12 @@ class RunDirectory:
             return RunRecord.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"no run {self.run_id!r}; `afm runs ls` lists them") from None
-        except (OSError, ValidationError, json.JSONDecodeError) as error:
-            raise ConfigError(f"the record of run {self.run_id!r} is damaged: {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "record"
+            raise ConfigError(f"the record {self.path / 'run.json'} is damaged: {place}: {first['msg']}") from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the record {self.path / 'run.json'} is damaged: {error}") from error
 
 
 def list_runs(home: Path) -> list[RunRecord]:
@@ -127,7 +130,7 @@ def find_run(home: Path, name: str) -> RunDirectory:
     names = sorted(path.parent.name for path in (home / "runs").glob("*/run.json"))
     if name == "last" and names:
         return RunDirectory(home, names[-1])
-    found = [one for one in names if one.startswith(name)]
+    found = [name] if name in names else [one for one in names if name and one.startswith(name)]
     if len(found) != 1:
         raise ConfigError(f"{'no' if not found else 'more than one'} run {name!r}; `afm runs ls` lists them")
     return RunDirectory(home, found[0])

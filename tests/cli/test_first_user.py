@@ -1,0 +1,121 @@
+"""What a first user runs into: one line and exit code 2 for every mistake, nothing half-written, no lost champion."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from afm_cli.artifacts import _registries
+from afm_cli.common import open_model, writing
+from afm_cli.serve import _bound
+from afm_core.config import ConfigError, RegistryConfig, load_config
+from afm_core.execution import RunDirectory, RunRecord, find_run, list_runs
+from afm_core.execution.plan import plan_run
+from afm_core.execution.runs import now
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFM_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("AFM_STORE", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "--nope"], "see `afm run --help`"),
+        (["nope"], "see `afm --help`"),
+        (["eval", "wrold"], "did you mean 'world'?"),
+        (["ask", " "], "QUESTION is empty"),
+        (["run", "--profile", "smoke", "--plan", "--refresh", "stf"], "no stage 'stf'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], told: str) -> None:
+    command = [sys.executable, "-m", "afm_cli.main", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert told in line
+
+
+def test_a_command_group_without_arguments_shows_its_help() -> None:
+    command = [sys.executable, "-m", "afm_cli.main", "runs"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    assert "Usage: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "1e400"])
+def test_an_infinite_number_is_no_setting(number: str) -> None:
+    with pytest.raises(ConfigError, match=r"sft\.epochs"):
+        load_config("smoke", overrides=[f"sft.epochs={number}"])
+
+
+def test_a_profile_is_a_name_not_a_path() -> None:
+    with pytest.raises(ConfigError, match="no profile"):
+        load_config("../configs/smoke")
+
+
+def test_a_binary_record_damages_only_its_own_run(tmp_path: Path) -> None:
+    (RunDirectory(tmp_path, "20260103-000000-cccc").create().path / "run.json").write_bytes(b"\xeb\xff\x00")
+    assert list_runs(tmp_path) == []
+    with pytest.raises(ConfigError, match="damaged"):
+        find_run(tmp_path, "last").load()
+
+
+def test_an_empty_run_name_is_no_run(tmp_path: Path) -> None:
+    RunDirectory(tmp_path, "a").create().save(RunRecord(run_id="a", profile="smoke", started=now(), pid=1))
+    RunDirectory(tmp_path, "ab").create().save(RunRecord(run_id="ab", profile="smoke", started=now(), pid=1))
+    assert find_run(tmp_path, "a").run_id == "a"
+    with pytest.raises(ConfigError, match="no run ''"):
+        find_run(tmp_path, "")
+
+
+def test_the_plan_refuses_an_unknown_stage_to_refresh() -> None:
+    with pytest.raises(ConfigError, match="no stage 'stf'"):
+        plan_run(load_config("smoke"), ["stf"])
+
+
+def test_an_unwritable_output_is_the_users_mistake_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write"), writing(tmp_path / "file" / "x.json") as temporary:
+        temporary.touch()
+    with pytest.raises(ConfigError, match="cannot write"), writing(tmp_path / "x.json") as temporary:
+        temporary.write_text("half") and (tmp_path / "absent" / "y").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_model_that_is_none_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    config = load_config("smoke")
+    with pytest.raises(ConfigError, match=r"config\.json is missing"):
+        open_model(config, str(tmp_path))
+    with pytest.raises(ConfigError, match="no model 'nope'"):
+        open_model(config, "nope")
+
+
+def test_a_taken_port_is_told_before_the_model_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match="cannot serve on"):
+            _bound("127.0.0.1", taken.getsockname()[1])
+
+
+def test_garbage_collection_asks_the_registry_of_every_run(tmp_path: Path) -> None:
+    record = RunRecord(run_id="a", profile="smoke", started=now(), pid=1, config={"registry": {"model_name": "mine"}})
+    assert {name for _, name in _registries([record])} == {RegistryConfig().model_name, "mine"}
+
+
+def test_empty_listings_say_so() -> None:
+    from afm_cli.artifacts import artifacts
+    from afm_cli.runs import runs
+
+    for group, told in ((artifacts, "no artifact"), (runs, "no runs")):
+        ended = CliRunner().invoke(group, ["ls"])
+        assert (ended.exit_code, ended.stdout) == (0, "")
+        assert told in ended.stderr
