@@ -64,7 +64,7 @@ def pipeline(
             rival, rival_scores = base, base_scores
         else:
             rival = opponent.ref
-            rival_scores = stage.evaluate.submit(session, "policy", model=rival, **held_out)
+            rival_scores = stage.evaluate.submit(session, "champion", model=rival, **held_out)
         decision = stage.register.submit(session, sft, sft_scores, rival, rival_scores)
         finished(decision)
 

@@ -33,7 +33,9 @@ class Variant(StrEnum):
     BASE = "base"
     """The model before any training here."""
     POLICY = "policy"
-    """A trained model: SFT, RL, or the present champion."""
+    """A trained model: SFT or RL."""
+    CHAMPION = "champion"
+    """The present champion: the gate's tasks alone, which is all that its defence needs."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def trials_of(variant: Variant, evaluation: EvaluationConfig, inputs: Mapping[st
             _trial(Protocol.TEACHER, evaluation.test_limit),
         ]
     trials = []
+    if variant is Variant.CHAMPION:
+        return [Trial(Protocol.AGENT, Split.GATE, evaluation.gate_limit, Protocol.AGENT)]
     if variant is Variant.POLICY:
         trials.append(_trial(Protocol.AGENT, evaluation.test_limit))
     else:

@@ -43,7 +43,7 @@ class LocalRay:
         with self._lock:
             if not self._environment:
                 access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-                self._environment = {**access, "RAY_ADDRESS": self._start(access)}
+                self._environment = {**access, "RAY_ADDRESS": self._start(access), "AFM_LOCAL_RAY": "1"}
             return self._environment
 
     def close(self) -> None:

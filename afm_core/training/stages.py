@@ -3,7 +3,10 @@
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +189,22 @@ def parameter_count(directory: Path) -> int:
 
 
 def _prepare(context: StageContext, base: Path, agent: AgentConfig, config: SftConfig) -> Prepared:
-    from afm_core.training.launch import lean_imports
+    """In a process of its own: what a tokenizer imports would stay in this one's memory beside the training."""
+    demonstrations = context.inputs["demonstrations"].path / "trajectories.parquet"
+    level = logging.getLogger().getEffectiveLevel()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_log_to_stderr, initargs=(level,)) as pool:
+        return pool.submit(_prepare_file, demonstrations, base, agent, config).result()
 
-    with lean_imports():
-        from transformers import AutoTokenizer
-    table = read_table(context.inputs["demonstrations"].path / "trajectories.parquet")
-    return prepare(trajectories_from_table(table), AutoTokenizer.from_pretrained(base), agent, config)
+
+def _prepare_file(demonstrations: Path, base: Path, agent: AgentConfig, config: SftConfig) -> Prepared:
+    from transformers import AutoTokenizer
+
+    trajectories = trajectories_from_table(read_table(demonstrations))
+    return prepare(trajectories, AutoTokenizer.from_pretrained(base), agent, config)
+
+
+def _log_to_stderr(level: int) -> None:
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
 
 
 def _check_space(context: StageContext, base: Path, config: SftConfig) -> None:

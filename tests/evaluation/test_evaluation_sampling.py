@@ -56,3 +56,10 @@ def test_no_limit_takes_all_and_the_seed_matters():
 def test_task_set_digest_knows_no_order():
     assert task_set_digest(["a", "b"]) == task_set_digest(["b", "a"])
     assert task_set_digest(["a", "b"]) != task_set_digest(["a", "c"])
+
+
+def test_the_champion_defends_itself_on_the_gate_alone() -> None:
+    trials = trials_of(Variant.CHAMPION, EvaluationConfig(gate_limit=7), {})
+    policy = trials_of(Variant.POLICY, EvaluationConfig(gate_limit=7), {})
+    assert [trial.split for trial in trials] == [Split.GATE]
+    assert trials[0] in policy
