@@ -5,7 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afm_core.data import AgentTask, Difficulty
+from afm_core.config import EvaluationConfig
+from afm_core.data import AgentTask, Difficulty, Split
+from afm_core.evaluation.protocols import Variant, trials_of
 from afm_core.evaluation.sampling import stratified_sample, task_set_digest
 
 
