@@ -64,5 +64,13 @@ if [ "$(cat .venv/.key 2>/dev/null)" != "$key" ]; then
     shared=$("$packages/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     echo "import site; site.addsitedir('$shared')" > "$site/packages.pth"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+    # Programs of the shared packages: binaries as they are, Python commands with this checkout's interpreter.
+    for name in weed ninja; do
+        [ ! -e "$packages/bin/$name" ] || ln -sf "$packages/bin/$name" ".venv/bin/$name"
+    done
+    for name in prefect mlflow ray; do
+        sed "1s|.*|#!$PWD/.venv/bin/python|" "$packages/bin/$name" > ".venv/bin/$name"
+        chmod +x ".venv/bin/$name"
+    done
     echo "$key" > .venv/.key
 fi
