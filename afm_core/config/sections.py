@@ -6,21 +6,12 @@ configuration: they come from the environment.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-NOT_IN_KEY: dict[str, Any] = {"in_key": False}
-"""Mark a field that cannot change a result: `Field(..., json_schema_extra=NOT_IN_KEY)`."""
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(gt=0)]
-
-
-class Section(BaseModel):
-    """Base of every section: frozen, unknown keys and infinite numbers refused, defaults validated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+from afm_core.config.base import NOT_IN_KEY, Dtype, Positive, Section, Share, TrainerConfig
+from afm_core.config.reinforcement import RlConfig, RolloutConfig, SelectionConfig
 
 
 class GrammarName(StrEnum):
@@ -134,50 +125,20 @@ class ModelConfig(Section):
     seed: int = 0
 
 
-class Dtype(StrEnum):
-    """Number format of weights and activations."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-
-
-class LoraConfig(Section):
-    """Low-rank adapters instead of full fine-tuning."""
-
-    rank: Positive = 16
-    alpha: float = Field(default=32.0, gt=0)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-class SftConfig(Section):
-    """Supervised fine-tuning. A step trains `batch_trajectories` trajectories; `micro_batch_tokens` bounds memory.
+class SftConfig(TrainerConfig):
+    """Supervised fine-tuning. A step trains `batch_trajectories` trajectories of at most `max_tokens` tokens.
 
     The schedule is a linear warm-up over `warmup_share` of the steps, then a cosine to `final_learning_rate_share`.
     """
 
     epochs: float = Field(default=1.0, gt=0)
     batch_trajectories: Positive = 8
-    micro_batch_tokens: Positive = 1024
     max_tokens: Positive = 1024
-    learning_rate: float = Field(default=3e-4, gt=0)
     warmup_share: Share = 0.1
     final_learning_rate_share: Share = 0.1
-    weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    gradient_clip: float = Field(default=1.0, gt=0)
     mask_observations: bool = True
     train_mistakes: bool = False
-    lora: LoraConfig | None = None
-    dtype: Dtype = Dtype.FP32
-    zero_stage: Literal[0, 1, 2, 3] = 0
-    world_size: Positive = 1
-    threads: Positive = 2
-    gpus_per_worker: int = Field(default=0, ge=0)
-    checkpoint_every: Positive = 20
-    keep_last: Positive = 1
     keep_best: int = Field(default=0, ge=0)
-    seed: int = 0
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
@@ -261,8 +222,19 @@ class RunConfig(Section):
     curation: CurationConfig = CurationConfig()
     model: ModelConfig = ModelConfig()
     sft: SftConfig = SftConfig()
+    selection: SelectionConfig = SelectionConfig()
+    rl: RlConfig = RlConfig()
+    rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     registry: RegistryConfig = RegistryConfig()
     tracking: TrackingConfig = TrackingConfig()
     execution: ExecutionConfig = ExecutionConfig()
+
+    @model_validator(mode="after")
+    def _asynchronous_needs_workers(self) -> Self:
+        if self.rl.maximum_staleness and not self.rollout.workers:
+            raise ValueError("rl.maximum_staleness > 0 is asynchronous and needs rollout.workers of at least 1")
+        if self.rl.maximum_staleness and self.rollout.deterministic:
+            raise ValueError("asynchronous rl (rl.maximum_staleness > 0) needs rollout.deterministic=false")
+        return self
