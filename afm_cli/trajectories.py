@@ -26,19 +26,25 @@ def trajectories() -> None:
 
 
 @trajectories.command()
-@click.argument("file", type=_FILE)
+@click.argument("source", metavar="FILE_OR_ARTIFACT")
 @click.option("--grammar", type=_GRAMMARS, required=True, help="The profile of the language.")
+@click.option("--store", "store_uri", default="", help="The store that an artifact is in.")
 @json_option
-def validate(file: Path, grammar: str, as_json: bool) -> None:
-    """Check every trajectory of FILE: a JSON list whose objects' `output` holds the trace, or our parquet.
+def validate(source: str, grammar: str, store_uri: str, as_json: bool) -> None:
+    """Check every trajectory of a file (a JSON list whose objects' `output` holds the trace, or our parquet), or of an
+    artifact of the store by its digest.
 
     Invalid rows are a finding, not a failure: the exit code is 0.
 
-    Example: afm trajectories validate WebAgentSFTDataset.json --grammar web --json
+    \b
+    Examples:
+      afm trajectories validate WebAgentSFTDataset.json --grammar web --json
+      afm trajectories validate trajectories:3fa9c1d0 --grammar web
     """
     from afm_core.coa.formats import validate_file
     from afm_core.coa.profiles import grammar_for
 
+    file, _ = _file_of(source, store_uri)
     report = validate_file(file, grammar_for(grammar))
     if as_json:
         emit(report)
@@ -117,11 +123,7 @@ def export(source: str, target: str, style: str, output: Path | None, store_uri:
     from afm_core.coa.formats import ExportFormat, export_rows, read_trajectories
     from afm_core.config import PromptStyle
 
-    file = Path(source)
-    named = file
-    if not file.exists() and not file.suffix:
-        file = _artifact_file(source, store_uri)
-        named = Path(f"trajectories-{source.rpartition(':')[2][:12]}.parquet")
+    file, named = _file_of(source, store_uri)
     rows = export_rows(read_trajectories(file), ExportFormat(target), PromptStyle(style))
     path = output or named.with_suffix(f".{target}.json")
     with writing(path) as temporary:
@@ -158,12 +160,16 @@ def show(identity: str, file: Path | None, store_uri: str, as_json: bool) -> Non
         click.echo(f"violation, segment {violation['segment']}: {violation['code']}: {violation['message']}")
 
 
-def _artifact_file(text: str, store_uri: str) -> Path:
-    """The table of a trajectories artifact."""
+def _file_of(source: str, store_uri: str) -> tuple[Path, Path]:
+    """The file of a path, or the table of an artifact named by its digest; and a path to name an output after."""
     from afm_core.store import ArtifactKind
 
+    file = Path(source)
+    if file.exists() or file.suffix:
+        return file, file
     store = open_configured_store(store_uri)
-    return store.open(store.find(text, ArtifactKind.TRAJECTORIES)).path / "trajectories.parquet"
+    artifact = store.open(store.find(source, ArtifactKind.TRAJECTORIES))
+    return artifact.path / "trajectories.parquet", Path(f"trajectories-{artifact.ref.digest[:12]}.parquet")
 
 
 def _find(identity: str, file: Path | None, store_uri: str) -> "Trajectory":

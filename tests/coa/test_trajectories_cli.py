@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from afm_cli.trajectories import trajectories
 from afm_core.config import ConfigError
+from afm_core.store import ArtifactKind, StageResult, StageSpec, open_store
 
 TRACE = "<think>a</think><answer>X</answer>"
 
@@ -41,3 +42,23 @@ def test_mistakes_of_the_user_are_config_errors(tmp_path: Path) -> None:
     for arguments in (["validate", tmp_path / "none.json", "--grammar", "web"], ["show", "zz", "--file", source]):
         with pytest.raises(ConfigError):
             run(*arguments)
+
+
+def test_an_artifact_is_validated_and_exported_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "a.json"
+    source.write_text(json.dumps([{"question": "Who?", "output": TRACE}]))
+    store = open_store(str(tmp_path / "store"), tmp_path / "cache")
+    monkeypatch.setenv("AFM_STORE", store.uri)
+    spec = StageSpec(stage="teach", config={}, inputs={}, store_uri=store.uri)
+    with store.attempt(
+        key="a" * 64, spec=spec, kind=ArtifactKind.TRAJECTORIES, sections=(), scratch=tmp_path / "scratch"
+    ) as attempt:
+        run("import", source, "--from", "afm", "--grammar", "mhqa", "-o", attempt.output / "trajectories.parquet")
+        digest = attempt.commit(StageResult()).digest
+    assert json.loads(run("validate", digest[:8], "--grammar", "mhqa", "--json"))["valid"] == 1
+    assert "1 of 1 trajectories are valid" in run("validate", f"trajectories:{digest}", "--grammar", "mhqa")
+    monkeypatch.chdir(tmp_path)
+    run("export", digest, "--to", "alpaca")
+    assert (tmp_path / f"trajectories-{digest[:12]}.alpaca.json").is_file()
+    with pytest.raises(ConfigError, match="no trajectories"):
+        run("validate", "0" * 8, "--grammar", "mhqa")
