@@ -96,11 +96,15 @@ def lineage(artifact: str, store_uri: str, as_json: bool) -> None:
 def verify(artifact: str | None, store_uri: str, as_json: bool) -> None:
     """Hash every file of one artifact, or of all; corrupt ones are named and quarantined (exit code 1).
 
+    What is in quarantine already is named too; nothing reads it, so it is no failure.
+
     Example: afm artifacts verify
     """
     store = open_configured_store(store_uri)
     results = store.verify(store.find(artifact) if artifact else None)
     bad = [one for one in results if one.problems]
+    fresh = {one.ref.uri for one in bad}
+    known = [one for one in store.quarantine_list() if one.ref.uri not in fresh] if artifact is None else []
     if as_json:
         emit(
             {
@@ -109,8 +113,12 @@ def verify(artifact: str | None, store_uri: str, as_json: bool) -> None:
                     {"artifact": one.ref.model_dump(mode="json"), "stage": one.stage, "problems": list(one.problems)}
                     for one in bad
                 ],
+                "quarantined": [{**vars(one), "ref": one.ref.model_dump(mode="json")} for one in known],
             }
         )
+    for one in known:
+        state = "made anew since" if one.replaced else "not made anew yet"
+        say(f"quarantined earlier: {one.ref.kind}:{one.ref.digest[:12]} ({one.stage}): {one.reason}; {state}")
     for one in bad:
         say(f"{one.ref.kind}:{one.ref.digest[:12]} ({one.stage}): {'; '.join(one.problems)}")
     say(f"{len(results)} artifacts, {_bytes(sum(one.bytes for one in results))} hashed, {len(bad)} corrupt")

@@ -72,11 +72,20 @@ def resolve_config(profile: str, config_file: Path | None, overrides: tuple[str,
 
 
 def open_configured_store(uri: str = "") -> "Store":
-    """The store at `uri`, or `$AFM_STORE`, or `$AFM_HOME/store`."""
-    from afm_core.config import home
+    """The store at `uri`, or `$AFM_STORE`, or `$AFM_HOME/store`, for reading: nothing is made.
+
+    Raises:
+        ConfigError: an unusable store, or one that was named and is not there. The default one is just empty before
+        the first run.
+    """
+    from afm_core.config import ConfigError, home
     from afm_core.store import open_store
 
-    return open_store(uri or os.environ.get("AFM_STORE") or str(home() / "store"), home() / "cache")
+    named = uri or os.environ.get("AFM_STORE")
+    store = open_store(named or str(home() / "store"), home() / "cache", create=False)
+    if named and not store.exists:
+        raise ConfigError(f"there is no store at {store.uri}: check the name; a run with store.uri={named} makes one")
+    return store
 
 
 def model_option(command: CommandT) -> CommandT:

@@ -43,7 +43,7 @@ class PlannedStage(BaseModel):
 def plan_run(config: RunConfig, refresh: Iterable[str] = ()) -> list[PlannedStage]:
     """The stages of a run in order. Raises ConfigError for an unusable store or an unknown stage in `refresh`."""
     anew = frozenset(stage_named(name).name for name in refresh)
-    store = open_store(store_uri(config), home() / "cache")
+    store = open_store(store_uri(config), home() / "cache", create=False)
     known: dict[str, ArtifactRef] = {}
     steps = []
     for name, variant, sources in _ROAD:

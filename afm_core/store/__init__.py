@@ -17,7 +17,7 @@ from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
 from afm_core.store.stage import Artifact, StageContext, StageInterrupted, StageResult, StageSpec
 from afm_core.store.store import Store, open_store
 from afm_core.store.tables import read_table, write_table
-from afm_core.store.verify import Verification
+from afm_core.store.verify import Quarantined, Verification
 
 __all__ = [
     "CRASH_POINTS",
@@ -34,6 +34,7 @@ __all__ = [
     "LeaseHeld",
     "Lineage",
     "Manifest",
+    "Quarantined",
     "StageAttempt",
     "StageContext",
     "StageInterrupted",

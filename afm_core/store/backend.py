@@ -69,8 +69,9 @@ class Backend(Protocol):
         ...
 
 
-def open_backend(uri: str) -> Backend:
-    """The backend of a directory path, a file:// URI or s3://bucket/prefix.
+def open_backend(uri: str, create: bool = True) -> Backend:
+    """The backend of a directory path, a file:// URI or s3://bucket/prefix; `create`: a directory that is not there is
+    made.
 
     Raises:
         ConfigError: another scheme, or a store that cannot be reached or used.
@@ -83,13 +84,13 @@ def open_backend(uri: str) -> Backend:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise ConfigError(f"store {uri}: write a local directory as file:///path, with three slashes")
-        return LocalBackend(Path(unquote(parts.path)))
+        return LocalBackend(Path(unquote(parts.path)), create)
     if "://" in uri or not uri.strip():
         raise ConfigError(
             f"store {uri!r}: only a directory, file:///path or s3://bucket/prefix can be a store, because others "
             "do not offer a conditional create"
         )
-    return LocalBackend(Path(uri))
+    return LocalBackend(Path(uri), create)
 
 
 def hash_file(path: Path) -> tuple[int, str]:
@@ -109,9 +110,11 @@ class LocalBackend:
     Files and directories are synced before anything that refers to them is written.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, create: bool = True) -> None:
         self._root = root.expanduser().absolute()
         self.uri = str(self._root)
+        if not create:
+            return
         try:
             (self._root / "tmp").mkdir(parents=True, exist_ok=True)
         except OSError as error:

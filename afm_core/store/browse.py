@@ -88,6 +88,9 @@ def find(store: "Store", text: str, kind: ArtifactKind | None = None) -> Artifac
     else:
         matches = [one for one in known if one.digest.startswith(text.lower())]
     if not matches:
+        for bad in store.quarantine_list():
+            if bad.ref.digest.startswith(text.lower()) or (path is not None and bad.ref.uri.endswith(path.group())):
+                raise ConfigError(f"{bad.ref.kind} {text!r} is quarantined ({bad.reason}); `afm run` makes it anew")
         raise ConfigError(f"no {kind or 'artifact'} {text!r} in {store.uri}; `afm artifacts ls` shows what is there")
     if len({one.digest for one in matches}) > 1:
         several = ", ".join(f"{one.kind}:{one.digest[:12]}" for one in matches[:5])

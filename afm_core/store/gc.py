@@ -141,7 +141,7 @@ def _leftovers(
 
 def _temporary(store: "Store") -> Iterator[Garbage]:
     top = store.backend.local("tmp")
-    if top is None:
+    if top is None or not top.is_dir():
         return
     for path in sorted(top.iterdir()):
         if time.time() - path.lstat().st_mtime > STALE_SECONDS:

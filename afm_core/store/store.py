@@ -30,7 +30,7 @@ from afm_core.store.manifests import (
 )
 from afm_core.store.refs import ArtifactKind, ArtifactRef, Manifest
 from afm_core.store.stage import Artifact, StageSpec
-from afm_core.store.verify import Verification, verify
+from afm_core.store.verify import Quarantined, Verification, quarantined, verify
 
 FORMAT = 1
 _MARKER = "store.json"
@@ -50,6 +50,11 @@ class Store:
     def uri(self) -> str:
         """The store's root."""
         return self.backend.uri
+
+    @property
+    def exists(self) -> bool:
+        """Whether a store was ever made here; an absent one reads as empty."""
+        return self.backend.read(_MARKER) is not None
 
     # --- names
 
@@ -142,6 +147,10 @@ class Store:
         files.
         """
         return verify(self, ref)
+
+    def quarantine_list(self) -> list[Quarantined]:
+        """What verification or use found corrupt earlier, as long as its files are there."""
+        return quarantined(self)
 
     def gc(
         self, roots: Iterable[ArtifactRef] | None = None, *, unfinished: bool = False, dry_run: bool = True
@@ -245,14 +254,19 @@ class Store:
                 raise ArtifactCorrupt(f"{entry.path} {state}")
 
 
-def open_store(uri: str, cache: Path, timing: Timing | None = None) -> Store:
+def open_store(uri: str, cache: Path, timing: Timing | None = None, *, create: bool = True) -> Store:
     """Open a store, and prove once (when it is new) that it really refuses a second conditional create.
+
+    With `create=False` (for those who only read) nothing is made or written: an absent store reads as empty, and
+    `Store.exists` tells.
 
     Raises:
         ConfigError: an unusable URI or store, one without conditional create, or one of a newer format.
     """
-    backend = open_backend(uri)
+    backend = open_backend(uri, create)
     marker = backend.read(_MARKER)
+    if marker is None and not create:
+        return Store(backend, cache, timing)
     if marker is None:
         _prove(backend)
         marker = backend.read(_MARKER)

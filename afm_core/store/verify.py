@@ -29,6 +29,35 @@ class Verification:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Quarantined:
+    """An artifact that was found corrupt earlier and whose files still lie in the store (until garbage collection).
+
+    `ref` as in Verification; `replaced`: the key has a sound artifact again.
+    """
+
+    ref: ArtifactRef
+    stage: str
+    generation: int
+    reason: str
+    replaced: bool
+
+
+def quarantined(store: "Store") -> list[Quarantined]:
+    """What is in quarantine, by key and generation."""
+    found = []
+    for name in store.backend.names("quarantine"):
+        key, _, number = name.removesuffix(".json").rpartition("-")
+        ref = _damaged(store, key, int(number))
+        manifest = MANIFEST_PATH.search(ref.uri)
+        if not store.backend.walk(f"{manifest.group().rpartition('/')[0]}/data" if manifest else f"work/{key}"):
+            continue
+        reason = _field(store, f"quarantine/{name}", "reason")
+        stage = _field(store, manifest.group(), "stage") if manifest else ""
+        found.append(Quarantined(ref, stage, int(number), reason, store.lookup(key) is not None))
+    return found
+
+
 def verify(store: "Store", ref: ArtifactRef | None = None) -> list[Verification]:
     """Hash every file of one artifact, or of all, and quarantine the corrupt ones; problems name the files."""
     path = MANIFEST_PATH.search(ref.uri) if ref is not None else None
@@ -74,6 +103,14 @@ def _damaged(store: "Store", key: str, generation: int) -> ArtifactRef:
         except (ValueError, KeyError, AttributeError):
             continue
     return ArtifactRef(kind=ArtifactKind.CORPUS, digest=UNREADABLE, uri=f"{store.uri}/{paths[0]}")
+
+
+def _field(store: "Store", path: str, name: str) -> str:
+    """A text field of a JSON object, '' where it cannot be read."""
+    try:
+        return str(json.loads(store.backend.read(path) or b"")[name])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _problem(store: "Store", manifest: Manifest, entry: FileEntry) -> str:

@@ -61,6 +61,11 @@ def open_client(uri: str) -> "MlflowClient":
     return client
 
 
+def is_absent(uri: str) -> bool:
+    """Whether the URI is a SQLite file that nobody has made yet: asking it would make it."""
+    return uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).exists()
+
+
 def database_identity(uri: str) -> str:
     """Tells a database from a later one at the same place (a deleted and recreated file)."""
     try:

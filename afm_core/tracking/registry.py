@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from afm_core.config import ConfigError, RunConfig
 from afm_core.store import ArtifactKind, ArtifactRef
-from afm_core.tracking.client import TrackingError, open_client, tracking_uri
+from afm_core.tracking.client import TrackingError, is_absent, open_client, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -60,12 +60,16 @@ class Registry:
         return cls(tracking_uri(config.tracking), config.registry.model_name)
 
     def champion(self) -> Champion | None:
-        """The version with the alias, or None."""
+        """The version with the alias, or None. Asking makes no database."""
+        if is_absent(self._uri):
+            return None
         version = self._call("ask for the champion", self._aliased)
         return None if version is None else _champion(version)
 
     def versions(self) -> list[Champion]:
-        """Every registered version, oldest first."""
+        """Every registered version, oldest first. Asking makes no database."""
+        if is_absent(self._uri):
+            return []
         found = self._call("list the versions", self._search)
         return sorted((_champion(one) for one in found), key=lambda one: int(one.version))
 

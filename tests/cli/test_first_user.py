@@ -10,11 +10,13 @@ from click.testing import CliRunner
 
 from afm_cli.artifacts import _registries
 from afm_cli.common import open_model, writing
+from afm_cli.main import afm
 from afm_cli.serve import _bound
 from afm_core.config import ConfigError, RegistryConfig, load_config
 from afm_core.execution import RunDirectory, RunRecord, find_run, list_runs
 from afm_core.execution.plan import plan_run
 from afm_core.execution.runs import now
+from afm_core.tracking import Registry
 
 
 @pytest.fixture(autouse=True)
@@ -111,11 +113,41 @@ def test_garbage_collection_asks_the_registry_of_every_run(tmp_path: Path) -> No
     assert {name for _, name in _registries([record])} == {RegistryConfig().model_name, "mine"}
 
 
-def test_empty_listings_say_so() -> None:
-    from afm_cli.artifacts import artifacts
-    from afm_cli.runs import runs
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["artifacts", "ls"], "no artifact in"),
+        (["artifacts", "verify"], "0 artifacts"),
+        (["artifacts", "gc"], "0 B in 0 places"),
+        (["tasks", "ls"], "no tasks yet"),
+        (["runs", "ls"], "no runs"),
+    ],
+)
+def test_before_the_first_run_reading_is_fine_and_makes_nothing(
+    own_home: Path, arguments: list[str], told: str
+) -> None:
+    ended = CliRunner().invoke(afm, arguments, catch_exceptions=False)
+    assert (ended.exit_code, ended.stdout) == (0, "")
+    assert told in ended.stderr
+    assert not own_home.exists()
 
-    for group, told in ((artifacts, "no artifact"), (runs, "no runs")):
-        ended = CliRunner().invoke(group, ["ls"])
-        assert (ended.exit_code, ended.stdout) == (0, "")
-        assert told in ended.stderr
+
+def test_the_plan_makes_no_store(own_home: Path) -> None:
+    assert plan_run(load_config("smoke"))
+    assert not own_home.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["artifacts", "ls"], ["artifacts", "verify"], ["trajectories", "show", "3fa9c1"]]
+)
+def test_a_store_that_is_not_there_is_a_mistake_and_is_not_made(tmp_path: Path, arguments: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"there is no store at .*typo"):
+        CliRunner().invoke(afm, [*arguments, "--store", str(tmp_path / "typo")], catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_asking_for_the_champion_makes_no_database(own_home: Path) -> None:
+    with pytest.raises(ConfigError, match="no champion is registered"):
+        open_model(load_config("smoke"), "champion")
+    assert Registry(f"sqlite:///{own_home / 'mlflow.db'}", "afm").versions() == []
+    assert not own_home.exists()

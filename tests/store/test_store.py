@@ -52,6 +52,32 @@ def test_verify_names_the_flipped_file_and_quarantines_it(store: Store):
     assert [one.ref for one in store.verify()] == [good]
 
 
+def test_what_is_quarantined_is_told_until_its_files_are_collected(store: Store):
+    bad = commit(store)
+    overwrite(store, f"work/{KEY}/0001/data/rows.txt", b"hellO")
+    store.verify()
+    (found,) = store.quarantine_list()
+    assert (found.ref, found.stage, found.generation, found.replaced) == (bad, "corpus", 0, False)
+    assert found.reason.startswith("rows.txt: ")
+    with pytest.raises(ConfigError, match=r"is quarantined \(rows\.txt: "):
+        store.find(bad.digest[:8])
+    commit(store)
+    assert [one.replaced for one in store.quarantine_list()] == [True]
+    store.gc(dry_run=False)
+    assert store.quarantine_list() == []
+
+
+def test_reading_makes_no_store(tmp_path: Path):
+    store = open_store(str(tmp_path / "absent" / "store"), tmp_path / "cache", create=False)
+    assert not store.exists
+    assert (store.ls(), store.verify(), store.quarantine_list(), store.gc().garbage) == ([], [], [], ())
+    with pytest.raises(ConfigError, match="no artifact"):
+        store.find("a" * 64)
+    assert list(tmp_path.iterdir()) == []
+    open_store(store.uri, tmp_path / "cache")
+    assert store.exists
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_any_flipped_byte_of_data_manifest_or_pointer_is_found(tmp_path_factory, place, mask):
