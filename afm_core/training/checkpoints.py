@@ -1,7 +1,7 @@
 """Training checkpoints: directories that appear whole, and the space they need.
 
-A checkpoint directory `step-000020` holds DeepSpeed's files (weights, optimizer) and progress.json (the history so
-far: the step, and with it the data position, the schedule and the seeds follow from it). The workers write it under a
+A checkpoint directory `step-000020` holds DeepSpeed's files (weights, optimizer) and progress.json (the loop's state:
+the step, and with it the data position, the schedule and the seeds follow from it). The workers write it under a
 temporary name, flush it to disk and rename it; the stage process seals it into the store, which keeps its hashes, and
 forgets the old ones.
 """
@@ -11,9 +11,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from afm_core.config import ConfigError
-from afm_core.training.sft import TrainingState
 
 PROGRESS = "progress.json"
 _TEMPORARY = ".writing"
@@ -30,10 +30,13 @@ def checkpoint_step(name: str) -> int:
 
 
 def write_checkpoint(
-    root: Path, state: TrainingState, save: Callable[[Path], None], rank: int, barrier: Callable[[], None]
+    root: Path, step: int, progress: Any, save: Callable[[Path], None], rank: int, barrier: Callable[[], None]
 ) -> Path:
-    """Write `root/step-N` atomically; every rank calls it, rank 0 names it. Returns the final path."""
-    final = root / checkpoint_name(state.step)
+    """Write `root/step-N` atomically; every rank calls it, rank 0 names it. Returns the final path.
+
+    progress: the loop's state as JSON values.
+    """
+    final = root / checkpoint_name(step)
     temporary = root / (final.name + _TEMPORARY)
     if rank == 0:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -42,7 +45,7 @@ def write_checkpoint(
     save(temporary)
     barrier()
     if rank == 0:
-        (temporary / PROGRESS).write_text(json.dumps(state.to_json()))
+        (temporary / PROGRESS).write_text(json.dumps(progress))
         flush(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
@@ -51,11 +54,11 @@ def write_checkpoint(
     return final
 
 
-def read_progress(checkpoint: Path) -> TrainingState:
-    """The training state of a checkpoint. Raises ValueError if it is damaged."""
+def read_progress(checkpoint: Path) -> Any:
+    """The loop's state in a checkpoint, as JSON values. Raises ValueError if it is damaged."""
     try:
-        return TrainingState.from_json(json.loads((checkpoint / PROGRESS).read_text()))
-    except (OSError, TypeError) as error:
+        return json.loads((checkpoint / PROGRESS).read_text())
+    except OSError as error:
         raise ValueError(f"{checkpoint} is not a readable checkpoint: {error}") from error
 
 

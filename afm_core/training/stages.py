@@ -14,14 +14,9 @@ from afm_core.config import AgentConfig, ConfigError, Dtype, ModelConfig, SftCon
 from afm_core.data import documents_from_table, trajectories_from_table
 from afm_core.store import StageContext, StageInterrupted, StageResult, read_table
 from afm_core.training.channel import Channel
-from afm_core.training.checkpoints import (
-    check_disk_space,
-    checkpoint_bytes,
-    checkpoint_step,
-    read_progress,
-    superseded,
-)
+from afm_core.training.checkpoints import check_disk_space, checkpoint_bytes
 from afm_core.training.export import PROVENANCE, link_or_copy, write_json
+from afm_core.training.keeper import CheckpointKeeper
 from afm_core.training.models import TINY, provenance_of, resolve_model
 from afm_core.training.rows import Prepared, prepare, write_rows
 
@@ -76,12 +71,12 @@ def sft(context: StageContext) -> StageResult:
     channel = Channel(context.scratch / "training")
     channel.create()
     write_rows(prepared.rows, channel.rows)
-    keeper = CheckpointKeeper(context, channel, config)
+    keeper = CheckpointKeeper(context, channel, config.keep_last, config.keep_best)
     job = {
         "config": config.model_dump(mode="json"),
         "base": str(base),
         "directory": str(channel.directory),
-        "resume": keeper.newest(),
+        "resume": keeper.newest(lambda history: float(history[-1]["loss"])),
         "provenance": _provenance(context, config),
     }
     sink = EventSink(context, keeper, prepared)
@@ -100,7 +95,7 @@ def sft(context: StageContext) -> StageResult:
 class EventSink:
     """What the stage does with the workers' events: progress, metrics, checkpoints, the end."""
 
-    def __init__(self, context: StageContext, keeper: "CheckpointKeeper", prepared: Prepared) -> None:
+    def __init__(self, context: StageContext, keeper: CheckpointKeeper, prepared: Prepared) -> None:
         self._context = context
         self._keeper = keeper
         self._metrics = context.output / "sidecar" / "metrics.jsonl"
@@ -133,46 +128,6 @@ class EventSink:
         self._context.log_metrics({**values, **timed}, record["step"])
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**record, "seconds": seconds, "pss_bytes": pss}) + "\n")
-
-
-class CheckpointKeeper:
-    """Moves checkpoints from the channel into the store and forgets those that nothing keeps."""
-
-    _PREFIX = "checkpoint/"
-
-    def __init__(self, context: StageContext, channel: Channel, config: SftConfig) -> None:
-        self._context = context
-        self._channel = channel
-        self._config = config
-        self._scores: dict[int, float] = {}
-
-    def newest(self) -> str | None:
-        """The path of the newest readable sealed checkpoint, None to start afresh."""
-        sealed = self._context.sealed(self._PREFIX)
-        found: str | None = None
-        for name, path in sealed.items():
-            try:
-                state = read_progress(path)
-            except ValueError as error:
-                _LOG.warning("a checkpoint is passed over: %s", error)
-                continue
-            self._scores[checkpoint_step(name)] = state.history[-1].loss
-            found = str(path)
-        if found:
-            _LOG.info("resuming after step %d", max(self._scores))
-        return found
-
-    def take(self, name: str, loss: float) -> None:
-        """Seal the checkpoint that the workers left, remove their copy, forget superseded ones."""
-        from afm_core.training.checkpoints import checkpoint_name
-
-        directory = self._channel.checkpoints / name
-        self._context.seal(f"{self._PREFIX}{name}", directory)
-        shutil.rmtree(directory)
-        self._scores[checkpoint_step(name)] = loss
-        for step in superseded(self._scores, self._config.keep_last, self._config.keep_best):
-            self._context.unseal(f"{self._PREFIX}{checkpoint_name(step)}")
-            del self._scores[step]
 
 
 def parameter_count(directory: Path) -> int:

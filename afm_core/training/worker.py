@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-import torch.distributed as dist
 
 from afm_core.config import SftConfig
 from afm_core.training.channel import Channel
@@ -22,10 +20,9 @@ from afm_core.training.deepspeed_engine import DeepSpeedEngine, load_for_trainin
 from afm_core.training.errors import TrainingStopped
 from afm_core.training.export import save_model
 from afm_core.training.lora import merge
+from afm_core.training.ranks import barrier, memory, wait_for_sealing
 from afm_core.training.rows import read_rows
 from afm_core.training.sft import Hooks, StepRecord, TrainingState, total_steps, train
-
-_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def run(values: dict[str, Any]) -> None:
     if engine.rank == 0:
         steps = total_steps(len(rows), config)
         channel.send(
-            "started", step=state.step, steps=steps, seconds=time.monotonic() - began, pid=os.getpid(), **_memory()
+            "started", step=state.step, steps=steps, seconds=time.monotonic() - began, pid=os.getpid(), **memory()
         )
     try:
         train(engine, rows, config, state, _hooks(engine, channel))
@@ -65,7 +62,7 @@ def run(values: dict[str, Any]) -> None:
         _report(engine, channel, "stopped", message=str(stopped))
         return
     _export(engine, config, job, channel)
-    _report(engine, channel, "finished", history=state.to_json(), **_memory())
+    _report(engine, channel, "finished", history=state.to_json(), **memory())
 
 
 def _report(engine: DeepSpeedEngine, channel: Channel, kind: str, **values: Any) -> None:
@@ -78,26 +75,19 @@ def _resume(engine: DeepSpeedEngine, job: Job) -> TrainingState:
         return TrainingState()
     checkpoint = Path(job.resume)
     engine.load(checkpoint)
-    return read_progress(checkpoint)
+    return TrainingState.from_json(read_progress(checkpoint))
 
 
 def _hooks(engine: DeepSpeedEngine, channel: Channel) -> Hooks:
     def after_step(record: StepRecord, seconds: float) -> None:
-        _report(engine, channel, "step", record=asdict(record), seconds=seconds, **_memory())
+        _report(engine, channel, "step", record=asdict(record), seconds=seconds, **memory())
 
     def checkpoint(state: TrainingState) -> None:
-        _wait_for_sealing(engine, channel)
-        path = write_checkpoint(channel.checkpoints, state, engine.save, engine.rank, barrier)
+        wait_for_sealing(engine.rank, channel)
+        path = write_checkpoint(channel.checkpoints, state.step, state.to_json(), engine.save, engine.rank, barrier)
         _report(engine, channel, "checkpoint", step=state.step, name=path.name, loss=state.history[-1].loss)
 
     return Hooks(after_step, checkpoint, channel.stop_asked)
-
-
-def _wait_for_sealing(engine: DeepSpeedEngine, channel: Channel) -> None:
-    """At most one unsealed checkpoint lies on the disk: the stage removes it when it is sealed."""
-    while engine.rank == 0 and any(channel.checkpoints.iterdir()):
-        time.sleep(_POLL_SECONDS)
-    barrier()
 
 
 def _export(engine: DeepSpeedEngine, config: SftConfig, job: Job, channel: Channel) -> None:
@@ -108,17 +98,3 @@ def _export(engine: DeepSpeedEngine, config: SftConfig, job: Job, channel: Chann
         dtype = "bfloat16" if config.dtype == "bf16" else "float32"
         save_model(state, Path(job.base), channel.model, job.provenance, dtype)
     barrier()
-
-
-def barrier() -> None:
-    """Wait for all ranks."""
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.barrier()
-
-
-def _memory() -> dict[str, int]:
-    """This process's proportional set size, and the machine's available memory, in bytes."""
-    return {
-        "pss_bytes": psutil.Process(os.getpid()).memory_full_info().pss,
-        "available_bytes": psutil.virtual_memory().available,
-    }
