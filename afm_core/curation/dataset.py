@@ -7,8 +7,8 @@ rows by id, so that neither blocks nor workers can change the outcome. Nothing i
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from afm_core.cluster import connected
 from afm_core.config import CurationConfig
 from afm_core.curation.leaks import LeakIndex
 from afm_core.curation.reasons import RejectReason
@@ -31,9 +32,7 @@ FACTS_SCHEMA = pa.schema(
 
 BATCH_ROWS = 64
 """Rows a worker holds at a time."""
-OBJECT_STORE_BYTES = 120_000_000
 LOCAL_CPUS = 2
-START_ATTEMPTS = 3
 
 
 def judge_table(table: pa.Table, tasks: Mapping[str, AgentTask], leaks: LeakIndex, config: CurationConfig) -> pa.Table:
@@ -65,7 +64,7 @@ def judge_parquet(
     """
     import ray.data
 
-    with connected():
+    with connected(LOCAL_CPUS):
         _quiet()
         shared = [ray.put(value) for value in (dict(tasks), leaks, config)]
         dataset = ray.data.read_parquet(str(path), override_num_blocks=blocks or LOCAL_CPUS)
@@ -97,48 +96,6 @@ def _judge_batch(table: pa.Table, shared: list[Any]) -> pa.Table:
 
     tasks, leaks, config = ray.get(shared)
     return judge_table(table, tasks, leaks, config)
-
-
-@contextmanager
-def connected() -> Iterator[None]:
-    """A connection to Ray: the present one, the cluster of RAY_ADDRESS, or a small local one for the
-    while."""
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    else:
-        _start_local()
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _start_local() -> None:
-    """Start a small local Ray. A loaded machine can be slower than Ray's fixed 30 s for its own start: try again."""
-    import ray
-
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    for left in reversed(range(START_ATTEMPTS)):
-        try:
-            ray.init(
-                num_cpus=LOCAL_CPUS,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-            )
-            return
-        except Exception as error:
-            ray.shutdown()
-            if left == 0 or "timed out during startup" not in str(error):
-                raise
-            logging.getLogger(__name__).warning("the local Ray was slow to start; trying again")
 
 
 def _quiet() -> None:

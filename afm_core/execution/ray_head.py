@@ -6,7 +6,6 @@ close, and shuts Ray down. Small object store, no dashboard, no telemetry: a lap
 """
 
 import json
-import logging
 import os
 import secrets
 import subprocess
@@ -14,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+from afm_core.cluster import local_options
 from afm_core.config import ExecutionConfig
 from afm_core.execution.events import FailureKind
 from afm_core.execution.lifeline import die_with_parent
@@ -67,7 +67,7 @@ class LocalRay:
 
     def _start_once(self, access: dict[str, str]) -> str | None:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        options = {"num_cpus": self._config.ray_cpus, "object_store_memory": self._config.ray_object_store_bytes}
+        options = {"cpus": self._config.ray_cpus, "object_store_bytes": self._config.ray_object_store_bytes}
         program = f"from afm_core.execution.ray_head import serve; serve({options!r})"
         with self._log_path.open("ab") as log:
             process = subprocess.Popen(
@@ -101,13 +101,7 @@ def serve(options: dict[str, int]) -> None:
     os.dup2(2, 1)
     import ray
 
-    context = ray.init(
-        num_cpus=options["num_cpus"],
-        object_store_memory=options["object_store_memory"],
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-    )
+    context = ray.init(**local_options(options["cpus"], options["object_store_bytes"]))
     print(json.dumps({"address": context.address_info["address"]}), file=answer, flush=True)
     sys.stdin.buffer.read()
     ray.shutdown()

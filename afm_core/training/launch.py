@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from afm_core.cluster import connected
 from afm_core.config import ConfigError, SftConfig
 from afm_core.training.channel import Channel
 from afm_core.training.errors import TrainingFailed, TrainingWorkerDied
@@ -21,7 +22,6 @@ from afm_core.training.errors import TrainingFailed, TrainingWorkerDied
 _LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
-_OBJECT_STORE_BYTES = 100_000_000
 _UNUSED = ("mlflow", "sklearn")
 _UNUSED_CALLBACKS = ("PlacementGroupCleanerCallback", "DatasetsCallback")
 _CONSEQUENCES = ("Connection closed by peer", "Connection reset by peer", "NCCL", "gloo")
@@ -37,25 +37,9 @@ def connected_ray(config: SftConfig) -> Iterator[None]:
     """
     import ray
 
-    address = os.environ.get("RAY_ADDRESS", "")
-    ours = not ray.is_initialized()
-    if ours and address:
-        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
-    elif ours:
-        ray.init(
-            address="local",
-            num_cpus=config.world_size * config.threads,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            logging_level=logging.WARNING,
-            log_to_driver=False,
-        )
-    try:
+    with connected(config.world_size * config.threads):
         _check_resources(ray.cluster_resources(), config)
         yield
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 def follow(

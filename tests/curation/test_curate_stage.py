@@ -5,9 +5,10 @@ import json
 import pytest
 from curation_samples import chain_of, closing, reflecting, task_of, trajectory_of
 
+from afm_core.cluster import connected
 from afm_core.config import CurationConfig, RunConfig
 from afm_core.curation import LeakIndex, curate_rows
-from afm_core.curation.dataset import connected, judge_parquet
+from afm_core.curation.dataset import LOCAL_CPUS, judge_parquet
 from afm_core.curation.mixing import decide
 from afm_core.curation.stages import curate
 from afm_core.data import Split, tasks_table, trajectories_from_table, trajectories_table
@@ -31,7 +32,7 @@ def sample():
 @pytest.fixture(scope="module")
 def small_ray():
     """One small local Ray for the module."""
-    with connected():
+    with connected(LOCAL_CPUS):
         yield
 
 

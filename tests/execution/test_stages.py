@@ -44,7 +44,7 @@ def test_source_digest_sees_content_and_ignores_order() -> None:
     assert source_digest(("afm_core/data",)) != source_digest(("afm_core/coa",))
 
 
-_FOUNDATIONS = ("afm_core.config", "afm_core.store", "afm_core.tracking")
+_FOUNDATIONS = ("afm_core.config", "afm_core.store", "afm_core.tracking", "afm_core.cluster")
 _SHARED_MODULES = {"base", "register"}
 """Stages that share a module with a heavier one and declare only what they use of it."""
 _UNUSED = {"evaluate": {"afm_core.evaluation.gate", "afm_core.evaluation.promotion"}}
