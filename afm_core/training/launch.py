@@ -5,6 +5,7 @@ and metrics go through the channel (see `channel`), because they belong to the s
 in here: a failed attempt ends, and the next one resumes from the sealed checkpoint.
 """
 
+import importlib
 import logging
 import os
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from afm_core.cluster import connected
-from afm_core.config import ConfigError, SftConfig
+from afm_core.config import ConfigError, TrainerConfig
 from afm_core.training.channel import Channel
 from afm_core.training.errors import TrainingFailed, TrainingWorkerDied
 
@@ -29,7 +30,7 @@ _CONSEQUENCES = ("Connection closed by peer", "Connection reset by peer", "NCCL"
 
 
 @contextmanager
-def connected_ray(config: SftConfig) -> Iterator[None]:
+def connected_ray(config: TrainerConfig) -> Iterator[None]:
     """The Ray at $RAY_ADDRESS, else a small local one that ends with this block.
 
     Raises:
@@ -43,8 +44,9 @@ def connected_ray(config: SftConfig) -> Iterator[None]:
 
 
 def follow(
+    entry: str,
     job: dict[str, Any],
-    config: SftConfig,
+    config: TrainerConfig,
     channel: Channel,
     on_event: Callable[[dict[str, Any]], None],
     stopping: threading.Event,
@@ -52,13 +54,14 @@ def follow(
 ) -> None:
     """Run the job's workers to their end; calls `on_event` in this thread for every event, in order.
 
+    entry: the module whose `run` is called with the job on every rank.
     When `stopping` is set the workers are asked to save and end; before they have started they are left at once.
 
     Raises:
         TrainingWorkerDied: a process was killed or lost. TrainingFailed: the loop raised.
     """
     failure: list[BaseException] = []
-    thread = threading.Thread(target=_fit, args=(job, config, storage, failure), name="ray-train", daemon=True)
+    thread = threading.Thread(target=_fit, args=({"entry": entry, "job": job}, config, storage, failure), name="ray-train", daemon=True)
     thread.start()
     events = channel.reader()
     last: dict[str, Any] = {}
@@ -80,7 +83,7 @@ def follow(
         raise _explained(failure[0], last) from failure[0]
 
 
-def _fit(job: dict[str, Any], config: SftConfig, storage: Path, failure: list[BaseException]) -> None:
+def _fit(work: dict[str, Any], config: TrainerConfig, storage: Path, failure: list[BaseException]) -> None:
     # Preemptions need no watcher: a lost worker ends the attempt, and the next one resumes.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -91,7 +94,7 @@ def _fit(job: dict[str, Any], config: SftConfig, storage: Path, failure: list[Ba
         resources["GPU"] = config.gpus_per_worker
     trainer = _trainer_class()(
         run_worker,
-        train_loop_config=job,
+        train_loop_config=work,
         torch_config=TorchConfig(backend="nccl" if config.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=config.world_size,
@@ -99,7 +102,7 @@ def _fit(job: dict[str, Any], config: SftConfig, storage: Path, failure: list[Ba
             resources_per_worker=resources,
         ),
         run_config=RunConfig(
-            name="sft",
+            name="training",
             storage_path=str(storage),
             failure_config=FailureConfig(max_failures=0),
             worker_runtime_env={"env_vars": _worker_environment(config)},
@@ -127,13 +130,13 @@ def _trainer_class() -> Any:
     return Trainer
 
 
-def run_worker(job: dict[str, Any]) -> None:
-    """What Ray Train calls on every rank (imported by name there)."""
+def run_worker(work: dict[str, Any]) -> None:
+    """What Ray Train calls on every rank (imported by name there): `run(job)` of the module `entry`."""
     with lean_imports():
         import deepspeed  # noqa: F401
 
-        from afm_core.training.worker import run
-    run(job)
+        module = importlib.import_module(work["entry"])
+    module.run(work["job"])
 
 
 @contextmanager
@@ -151,7 +154,7 @@ def lean_imports() -> Iterator[None]:
             del sys.modules[name]
 
 
-def _worker_environment(config: SftConfig) -> dict[str, str]:
+def _worker_environment(config: TrainerConfig) -> dict[str, str]:
     return {
         "DS_ACCELERATOR": "cuda" if config.gpus_per_worker else "cpu",
         "DEEPSPEED_LOG_LEVEL": "warning",
@@ -161,12 +164,12 @@ def _worker_environment(config: SftConfig) -> dict[str, str]:
     }
 
 
-def _check_resources(available: dict[str, float], config: SftConfig) -> None:
+def _check_resources(available: dict[str, float], config: TrainerConfig) -> None:
     for name, each in (("CPU", config.threads), ("GPU", config.gpus_per_worker)):
         if config.world_size * each > available.get(name, 0):
             raise ConfigError(
                 f"training needs {config.world_size} workers x {each} {name}, Ray has {available.get(name, 0):g}: "
-                "lower sft.world_size or sft.threads, or enlarge the cluster (execution.ray_cpus for a local one)"
+                "lower world_size or threads, or enlarge the cluster (execution.ray_cpus for a local one)"
             )
 
 

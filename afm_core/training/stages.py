@@ -81,7 +81,7 @@ def sft(context: StageContext) -> StageResult:
     }
     sink = EventSink(context, keeper, prepared)
     with connected_ray(config):
-        follow(job, config, channel, sink, context.stopping, context.scratch / "ray")
+        follow("afm_core.training.worker", job, config, channel, sink, context.stopping, context.scratch / "ray")
     if sink.history is None:
         raise StageInterrupted(sink.stopped or "told to stop before training started")
     _collect_model(channel.model, context.output)
