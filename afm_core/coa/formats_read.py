@@ -2,13 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from afm_core.config import ConfigError
-from afm_core.data import Trajectory, trajectories_from_table
-
-if TYPE_CHECKING:
-    pass
+from afm_core.data import Trajectory, read_jsonl, trajectories_from_table
 
 Row = dict[str, Any]
 
@@ -22,11 +19,7 @@ def read_rows(path: Path) -> list[Row | Trajectory]:
         raise ConfigError(f"{path}: no such file")
     if path.suffix == ".parquet":
         return _parquet_rows(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    rows = _json_lines(path, text) if path.suffix == ".jsonl" else _json_list(path, text)
+    rows = [row for _, row in read_jsonl(path)] if path.suffix == ".jsonl" else _json_list(path)
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise ConfigError(f"{path}: row {index}: expected an object, found {type(row).__name__}")
@@ -57,9 +50,11 @@ def question_in(text: str) -> str:
     return text.rpartition("Question:")[2].strip() if "Question:" in text else text.strip()
 
 
-def _json_list(path: Path, text: str) -> list[Any]:
+def _json_list(path: Path) -> list[Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}; expected a JSON list of objects") from error
     if isinstance(value, dict):
@@ -68,18 +63,6 @@ def _json_list(path: Path, text: str) -> list[Any]:
     if not isinstance(value, list):
         raise ConfigError(f"{path}: expected a JSON list of objects, found {type(value).__name__}")
     return value
-
-
-def _json_lines(path: Path, text: str) -> list[Any]:
-    rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: line {number}: not JSON: {error}") from error
-    return rows
 
 
 def _parquet_rows(path: Path) -> list[Row | Trajectory]:

@@ -1,6 +1,7 @@
 """Vocabulary and Arrow schemas: what every room talks about. No torch here."""
 
 from afm_core.data.documents import Document, text_sha256
+from afm_core.data.jsonl import read_jsonl
 from afm_core.data.status import POLICY_FAILURES, SCORING_FAILURES, Status
 from afm_core.data.tables import (
     SCHEMA_VERSION,
@@ -57,6 +58,7 @@ __all__ = [
     "documents_table",
     "is_comparison",
     "is_guessable",
+    "read_jsonl",
     "task_id",
     "tasks_from_table",
     "tasks_table",

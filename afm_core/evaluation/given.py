@@ -5,9 +5,8 @@ Both give the same JSON document: `{"benchmark", "n", "scored", "accuracy", "acc
 number of tasks, not of samples: samples of one task are not independent.
 """
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from afm_core.data import (
     Status,
     Trajectory,
     Verifier,
+    read_jsonl,
     task_id,
 )
 from afm_core.evaluation.metrics import wilson_interval
 from afm_core.evaluation.rows import CORRECT
 from afm_core.rewards import score
-from afm_core.store import read_table
-from afm_core.taskcraft import read_user_tasks
+from afm_core.taskcraft import read_user_tasks, user_rows
 
 
 def read_tasks(path: Path) -> list[AgentTask]:
@@ -35,7 +34,7 @@ def read_tasks(path: Path) -> list[AgentTask]:
         ConfigError: an unreadable or empty file, a malformed row, the same task twice.
     """
     tasks = {task.id: task for task in read_user_tasks(path)}
-    return [tasks[_id_of(row)] for row in _data_rows(path)]
+    return [tasks[_id_of(row)] for _, row in user_rows(path)]
 
 
 def read_predictions(path: Path, tasks: Sequence[AgentTask]) -> dict[str, tuple[str | None, Status]]:
@@ -44,11 +43,11 @@ def read_predictions(path: Path, tasks: Sequence[AgentTask]) -> dict[str, tuple[
     `prediction` null is no answer. `status` may say how the attempt ended; without it, it completed.
 
     Raises:
-        ConfigError: an unreadable file, a malformed line, an unknown task or status, a task answered twice.
+        ConfigError: an unreadable or empty file, a malformed line, an unknown task or status, a task answered twice.
     """
     known = {task.id for task in tasks}
     predictions: dict[str, tuple[str | None, Status]] = {}
-    for number, line in _lines(path):
+    for number, line in read_jsonl(path):
         place = f"{path}, row {number}"
         if not isinstance(line, dict) or "prediction" not in line:
             raise ConfigError(f'{place}: expected {{"id" or "index": ..., "prediction": ...}}')
@@ -58,6 +57,10 @@ def read_predictions(path: Path, tasks: Sequence[AgentTask]) -> dict[str, tuple[
         if identifier in predictions:
             raise ConfigError(f"{place}: task {identifier} is answered twice")
         predictions[identifier] = _prediction(line, place)
+    if not predictions:
+        raise ConfigError(
+            f"{path}: no predictions in it; write one JSON object a line, with id or index, and prediction"
+        )
     return predictions
 
 
@@ -153,31 +156,7 @@ def _prediction(line: Mapping[str, Any], place: str) -> tuple[str | None, Status
     return None if value is None else str(value), status
 
 
-def _data_rows(path: Path) -> Iterator[dict[str, Any]]:
-    if path.suffix != ".parquet":
-        yield from (row for _, row in _lines(path))
-        return
-    for row in read_table(path).to_pylist():
-        verifier = row.get("verifier") or {}
-        if isinstance(verifier.get("payload"), str):
-            verifier = {**verifier, "payload": json.loads(verifier["payload"])}
-        yield {**row, "verifier": verifier}
-
-
 def _id_of(row: Mapping[str, Any]) -> str:
     """The id of a row that read_user_tasks accepted (it sorts by id; predictions may name places in the file)."""
     answers = row.get("answers") or [row["answer"]]
     return task_id(row["question"], tuple(answers), Verifier.model_validate(row.get("verifier") or {}))
-
-
-def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise ConfigError(f"{path}, row {number}: not valid JSON ({error})") from error

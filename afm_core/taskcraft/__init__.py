@@ -11,7 +11,7 @@ from afm_core.taskcraft.relations import RELATIONS, Kind, Relation
 from afm_core.taskcraft.select import Selection, select
 from afm_core.taskcraft.splits import plan_splits
 from afm_core.taskcraft.stages import build_corpus, corpus_documents, generate_tasks, make_tasks, task_metrics
-from afm_core.taskcraft.userfile import read_user_tasks
+from afm_core.taskcraft.userfile import read_user_tasks, user_rows
 from afm_core.taskcraft.world import world_documents
 
 __all__ = [
@@ -40,5 +40,6 @@ __all__ = [
     "read_user_tasks",
     "select",
     "task_metrics",
+    "user_rows",
     "world_documents",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from afm_core.config import ConfigError, SplitCounts
-from afm_core.data import AgentTask, Document, Split, Verifier, task_id
+from afm_core.data import AgentTask, Document, Split, Verifier, read_jsonl, task_id
 from afm_core.taskcraft.splits import plan_splits
 
 _FIELDS = (*AgentTask.model_fields, "answer")
@@ -31,7 +31,7 @@ def read_user_tasks(path: Path, counts: SplitCounts | None = None, seed: int = 0
     tasks: dict[str, AgentTask] = {}
     lines: dict[str, int] = {}
     undecided: list[str] = []
-    for line, row in _rows(path):
+    for line, row in user_rows(path):
         task = parse_row(row, f"{path}, row {line}")
         if task.id in tasks:
             raise ConfigError(f"{path}, row {line}, field question: the same task as in row {lines[task.id]}")
@@ -115,22 +115,18 @@ def _validated(values: dict[str, Any], place: str) -> AgentTask:
         raise ConfigError(f"{place}, field answers: expected a list of texts") from error
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def user_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """(row number, row) of a .jsonl or .parquet file in its order, payloads decoded, nothing checked.
+
+    Raises:
+        ConfigError: another ending, an unreadable file, a row that is not JSON.
+    """
     if path.suffix == ".parquet":
         yield from _parquet_rows(path)
         return
     if path.suffix not in (".jsonl", ".json"):
         raise ConfigError(f"{path}: tasks come as .jsonl or .parquet, not {path.suffix or 'without an ending'!r}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the tasks of {path}: {error}") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise ConfigError(f"{path}, row {number}: not valid JSON ({error})") from error
+    yield from read_jsonl(path)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

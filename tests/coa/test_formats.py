@@ -71,7 +71,7 @@ def test_validate_reads_our_parquet(tmp_path: Path) -> None:
         ("a.json", "[1]", "row 0: expected an object, found int"),
         ("a.json", '[{"output": "x"}, {"text": "x"}]', "row 1: field 'output' is missing"),
         ("a.json", '[{"output": 3}]', "row 0: field 'output': expected text, found int"),
-        ("a.jsonl", '{"output": "x"}\n{', "line 2: not JSON"),
+        ("a.jsonl", '{"output": "x"}\n{', "row 2: not valid JSON"),
         ("a.parquet", "PAR", "not a readable parquet file"),
         ("a.json", "[" * 100_000, "not JSON"),
     ],

@@ -95,6 +95,14 @@ def test_mistakes_in_predictions_are_named(data, tmp_path, rows, message):
         scored(data, tmp_path, rows)
 
 
+@pytest.mark.parametrize("text", ["", "\n \n", "\ufeff"])
+def test_an_empty_predictions_file_is_a_mistake_not_zero_percent(data, tmp_path, text):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"answers\.jsonl: no predictions in it"):
+        read_predictions(path, read_tasks(data))
+
+
 def episode(task, number, reward):
     segment = Segment(origin=Origin.SAMPLED, text="x", token_ids=(1,))
     return Trajectory(
