@@ -11,11 +11,12 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.exceptions import HTTPException
 
 from afm_core.coa import render_trajectory
 from afm_core.data import SCORING_FAILURES, Status, Trajectory
@@ -38,7 +39,13 @@ class _Request(BaseModel):
     seed: int = 0
     max_tokens: int | None = Field(default=None, gt=0)
     max_completion_tokens: int | None = Field(default=None, gt=0)
-    n: int = 1
+    n: Literal[1] = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_left_out(cls, values: Any) -> Any:
+        """OpenAI's API takes null for every optional field, and clients send it."""
+        return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
 
 
 class _Answering:
@@ -79,6 +86,13 @@ def create_app(policy: LivePolicy, model_name: str) -> FastAPI:
 
     app = FastAPI(title="afm", docs_url=None, redoc_url=None, lifespan=lifespan)
 
+    @app.exception_handler(HTTPException)
+    async def unknown_route(request: Request, error: HTTPException) -> JSONResponse:
+        text = (
+            f"{request.method} {request.url.path}: {error.detail}; there are POST /v1/chat/completions, GET /v1/models"
+        )
+        return _error(error.status_code, f"{text} and GET /health")
+
     @app.get("/health")
     async def health() -> JSONResponse:
         if policy.failure:
@@ -93,16 +107,17 @@ def create_app(policy: LivePolicy, model_name: str) -> FastAPI:
     @app.post("/v1/chat/completions")
     async def complete(request: Request) -> Any:
         try:
-            asked = _Request.model_validate(await request.json())
+            asked = _Request.model_validate_json(await request.body())
             if asked.model not in ("", model_name):
-                return _error(404, f"no model {asked.model!r}; this server has {model_name!r}")
-            if asked.n != 1:
-                raise ValueError("n must be 1")
+                text = f"no model {asked.model!r}; this server has {model_name!r}"
+                return _error(404, text, parameter="model", code="model_not_found")
             if policy.waiting >= _WAITING_LIMIT:
                 return _error(503, "too many questions are waiting", {"Retry-After": "10"})
             answering = _Answering(policy, asked)
-        except ValueError as error:  # pydantic's and json's errors are ValueErrors
-            return _error(400, str(error))
+        except ValidationError as error:
+            return _refusal(error)
+        except ValueError as error:
+            return _error(400, str(error), parameter="messages")
         except RuntimeError as error:
             return _error(503, str(error))
         if asked.stream:
@@ -209,5 +224,28 @@ def _failure(trajectory: Trajectory) -> str:
     return f"{trajectory.status.value}: {trajectory.provenance.get('error', '')}"
 
 
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "type": "error", "code": status}}, status, headers=headers)
+def _refusal(error: ValidationError) -> JSONResponse:
+    """A 400 that names the first wrong field and what was expected there."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "json_invalid":
+        text = f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}"
+    elif not field:
+        text = "the body must be a JSON object with `messages`"
+    else:
+        text = f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return _error(400, text, parameter=field or None)
+
+
+def _error(
+    status: int,
+    message: str,
+    headers: dict[str, str] | None = None,
+    *,
+    parameter: str | None = None,
+    code: str | None = None,
+) -> JSONResponse:
+    """An error in the form that OpenAI's clients read: message, type, the parameter at fault and a code."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    body = {"message": message, "type": kind, "param": parameter, "code": code or status}
+    return JSONResponse({"error": body}, status, headers=headers)

@@ -76,24 +76,49 @@ def test_an_episode_that_failed_outside_the_policy_is_a_502(client):
 
 
 @pytest.mark.parametrize(
-    ("body", "status"),
+    ("body", "status", "parameter", "told"),
     [
-        ({"messages": []}, 400),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, 400),
-        ({"messages": [{"role": "user", "content": " "}]}, 400),
-        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400),
-        ({"messages": [{"role": "user", "content": "x"}], "temperature": -1}, 400),
-        ({"messages": [{"role": "user", "content": "x"}], "model": "other"}, 404),
+        ({"messages": []}, 400, "messages", "at least 1 item"),
+        ({}, 400, "messages", "field required"),
+        ([], 400, None, "a JSON object with `messages`"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, 400, "messages", "must be a user's text"),
+        ({"messages": [{"role": "user", "content": " "}]}, 400, "messages", "must be a user's text"),
+        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n", "input should be 1"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "temperature": -1},
+            400,
+            "temperature",
+            "greater than or equal",
+        ),
+        ({"messages": [{"role": "user", "content": "x"}], "model": "other"}, 404, "model", "this server has 'afm'"),
     ],
 )
-def test_bad_requests_are_refused(client, body, status):
+def test_bad_requests_are_refused_as_openai_does(client, body, status, parameter, told):
     response = client.post("/v1/chat/completions", json=body)
     assert response.status_code == status
-    assert response.json()["error"]["message"]
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["type"], error["param"]) == ("invalid_request_error", parameter)
+    assert told in error["message"]
+    assert "pydantic" not in error["message"]
+    assert "\n" not in error["message"]
+
+
+def test_null_is_a_field_left_out(client):
+    assert ask(client, "why?", temperature=None, n=None, stream=None, max_tokens=None, model=None).status_code == 200
 
 
 def test_a_body_that_is_no_json_is_refused(client):
-    assert client.post("/v1/chat/completions", content=b"{").status_code == 400
+    response = client.post("/v1/chat/completions", content=b"{")
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith("the body is not valid JSON: ")
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nope", 404), ("GET", "/v1/chat/completions", 405)])
+def test_an_unknown_route_answers_in_the_same_form(client, method, path, status):
+    response = client.request(method, path)
+    assert response.status_code == status
+    assert "POST /v1/chat/completions" in response.json()["error"]["message"]
 
 
 def test_models_and_health(client):
