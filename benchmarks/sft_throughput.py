@@ -65,7 +65,7 @@ def measure(strategy: str, capacity: int, steps: int, threads: int) -> dict[str,
 
         from afm_core.config import SftConfig
         from afm_core.training.deepspeed_engine import DeepSpeedEngine, load_for_training
-        from afm_core.training.loss import collate
+        from afm_core.training.loss import SupervisedLoss, collate
 
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     torch.set_num_threads(threads)
@@ -74,7 +74,7 @@ def measure(strategy: str, capacity: int, steps: int, threads: int) -> dict[str,
         _save_random_model(Path(folder) / "model")
         config = SftConfig(micro_batch_tokens=capacity, max_tokens=512, threads=threads)
         peak = Peak()
-        engine = DeepSpeedEngine(load_for_training(Path(folder) / "model", config), config)
+        engine = DeepSpeedEngine(SupervisedLoss(load_for_training(Path(folder) / "model", config)), config)
         seconds, tokens = [], 0
         for _ in range(steps + 1):
             rows = _rows(8)

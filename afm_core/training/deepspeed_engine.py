@@ -21,15 +21,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from afm_core.config import Dtype, SftConfig
-from afm_core.training.loss import PackedBatch, SupervisedLoss
+from afm_core.config import Dtype, TrainerConfig
+from afm_core.training.loss import PackedBatch, PackedCausalLM
 
 _TAG = "state"
 _PREFIX = "model."
-"""SupervisedLoss holds the causal LM as `model`."""
+"""PackedCausalLM holds the causal LM as `model`."""
 
 
-def deepspeed_config(config: SftConfig) -> dict[str, Any]:
+def deepspeed_config(config: TrainerConfig) -> dict[str, Any]:
     """DeepSpeed's configuration. bf16 always keeps fp32 masters, which DeepSpeed has from ZeRO 1 on."""
     stage = zero_stage(config)
     return {
@@ -56,12 +56,12 @@ def deepspeed_config(config: SftConfig) -> dict[str, Any]:
     }
 
 
-def zero_stage(config: SftConfig) -> int:
+def zero_stage(config: TrainerConfig) -> int:
     """The ZeRO stage in use: as configured, but at least 1 for bf16 (fp32 master weights)."""
     return max(config.zero_stage, 1) if config.dtype is Dtype.BF16 else config.zero_stage
 
 
-def load_for_training(directory: Path, config: SftConfig) -> Any:
+def load_for_training(directory: Path, config: TrainerConfig) -> Any:
     """The causal LM with LoRA adapters injected if configured; with ZeRO-3 every rank loads only its part."""
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if config.gpus_per_worker else "cpu")
     from transformers import AutoModelForCausalLM
@@ -79,16 +79,18 @@ def load_for_training(directory: Path, config: SftConfig) -> Any:
 
 
 class DeepSpeedEngine:
-    """See afm_core.training.sft.TrainingEngine."""
+    """See afm_core.training.sft.TrainingEngine and, for a PolicyLoss, afm_core.training.rl.update.PolicyEngine.
 
-    def __init__(self, model: Any, config: SftConfig) -> None:
+    `module` is a function from packed batches to a scalar, or to a vector whose first entry is to be minimised.
+    """
+
+    def __init__(self, module: PackedCausalLM, config: TrainerConfig) -> None:
         import deepspeed
         from deepspeed.utils import logger
 
         logger.setLevel(logging.WARNING)
         # DeepSpeed would compile a shared-memory collective on first use (a minute, and a compiler): gloo does it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        module = SupervisedLoss(model)
         self._engine, _, _, _ = deepspeed.initialize(
             model=module, model_parameters=_parameter_groups(module, config), config=deepspeed_config(config)
         )
@@ -105,11 +107,23 @@ class DeepSpeedEngine:
         """Seed dropout."""
         torch.manual_seed(seed % 2**63)
 
-    def accumulate(self, batch: PackedBatch, weight: float) -> float:
-        """Forward and backward of one micro-batch; gradients add up until `step`."""
-        summed: Tensor = self._engine(batch.to(self.device))
-        self._engine.backward(summed * (weight * self.world_size), scale_wrt_gas=False)
-        return float(summed.detach())
+    def accumulate(self, batch: PackedBatch, weight: float) -> list[float]:
+        """Forward and backward of one micro-batch; gradients add up until `step`. Returns the module's values."""
+        values: Tensor = self._engine(batch.to(self.device)).reshape(-1)
+        self._engine.backward(values[0] * (weight * self.world_size), scale_wrt_gas=False)
+        result: list[float] = values.detach().tolist()
+        return result
+
+    def score(self, batch: PackedBatch) -> Tensor:
+        """Log-probabilities of the supervised tokens, [S], on the CPU; no gradient, no dropout.
+
+        The module must be a PolicyLoss. With ZeRO-3 a collective call: every rank must make equally many.
+        """
+        self._engine.eval()
+        with torch.no_grad():
+            scored: Tensor = self._engine(batch.to(self.device), score=True)
+        self._engine.train()
+        return scored.cpu()
 
     def step(self, learning_rate: float) -> float:
         """Reduce, clip, update, zero; returns the gradient norm before clipping."""
@@ -158,7 +172,7 @@ class DeepSpeedEngine:
         self._norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._clip, foreach=False))
 
 
-def _parameter_groups(module: SupervisedLoss, config: SftConfig) -> list[dict[str, Any]]:
+def _parameter_groups(module: PackedCausalLM, config: TrainerConfig) -> list[dict[str, Any]]:
     """Trainable parameters; weight decay spares vectors (norms, biases)."""
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not config.weight_decay:
@@ -171,7 +185,7 @@ def _parameter_groups(module: SupervisedLoss, config: SftConfig) -> list[dict[st
 
 
 @contextmanager
-def _partitioned_loading(config: SftConfig) -> Iterator[None]:
+def _partitioned_loading(config: TrainerConfig) -> Iterator[None]:
     """Within it transformers loads a model already partitioned, if ZeRO-3 is on."""
     if zero_stage(config) < 3:
         yield

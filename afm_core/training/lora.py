@@ -31,7 +31,7 @@ def inject(model: Any, config: LoraConfig) -> None:
     try:
         peft.inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
     except ValueError as error:
-        raise ConfigError(f"sft.lora.targets {list(config.targets)}: {error}") from error
+        raise ConfigError(f"lora.targets {list(config.targets)}: {error}") from error
 
 
 def merge(state: Mapping[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:

@@ -9,10 +9,10 @@ step's number of learned tokens, so that micro-batches, accumulation and ranks c
 Shape suffixes: T packed tokens, S supervised positions, D hidden size, V vocabulary.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +20,25 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
-from afm_core.training.rows import Row
-
 ISOLATED = "afm_isolated"
 """Name of the attention implementation below, for `model.set_attn_implementation`."""
 
 CHUNK = 512
 """Supervised positions whose logits exist at one time: 512 x 49,152 floats are 100 MB."""
+
+
+class TokenRow(Protocol):
+    """What packing reads of a row: parallel ids and mask; mask 1 means the token is learned."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Token ids."""
+        ...
+
+    @property
+    def mask(self) -> tuple[int, ...]:
+        """1 for a learned token, else 0."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -41,35 +53,35 @@ class PackedBatch:
     targets_S: Tensor
     """That next token."""
 
-    def to(self, device: torch.device) -> "PackedBatch":
+    def to(self, device: torch.device) -> Self:
         """The same batch on a device."""
-        moved = {name: getattr(self, name).to(device) for name in ("ids_T", "positions_T", "supervised_S", "targets_S")}
-        return PackedBatch(bounds=self.bounds, **moved)
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)})
 
 
-def collate(rows: Sequence[Row]) -> PackedBatch:
+def learned_places(row: TokenRow) -> list[int]:
+    """Positions of a row's learned tokens, ascending. Nothing predicts the first token, so it never counts."""
+    return [place for place in range(1, len(row.ids)) if row.mask[place]]
+
+
+def collate(rows: Sequence[TokenRow]) -> PackedBatch:
     """Pack rows one after the other. Token t is predicted at t - 1 of its own row, never from the row before."""
     bounds = (0, *accumulate(len(row.ids) for row in rows))
-    supervised, targets = [], []
-    for start, row in zip(bounds, rows, strict=False):
-        for place in range(1, len(row.ids)):
-            if row.mask[place]:
-                supervised.append(start + place - 1)
-                targets.append(row.ids[place])
+    learned = [(start, row, place) for start, row in zip(bounds, rows, strict=False) for place in learned_places(row)]
     return PackedBatch(
         ids_T=torch.tensor([id for row in rows for id in row.ids]),
         positions_T=torch.cat([torch.arange(len(row.ids)) for row in rows]),
         bounds=bounds,
-        supervised_S=torch.tensor(supervised, dtype=torch.long),
-        targets_S=torch.tensor(targets, dtype=torch.long),
+        supervised_S=torch.tensor([start + place - 1 for start, _, place in learned], dtype=torch.long),
+        targets_S=torch.tensor([row.ids[place] for _, row, place in learned], dtype=torch.long),
     )
 
 
-class SupervisedLoss(nn.Module):
-    """A causal language model as a function from a packed batch to its summed loss (fp32 scalar).
+class PackedCausalLM(nn.Module):
+    """A causal language model on packed batches: the part that every loss shares.
 
-    `model` is a Hugging Face causal LM whose attention implementation is ISOLATED. DeepSpeed wraps this module, so
-    that its hooks see every parameter (ZeRO-3 gathers the head through `lm_head`, never behind its back).
+    `model` is a Hugging Face causal LM; its attention is set to ISOLATED. DeepSpeed wraps this module, so that its
+    hooks see every parameter (ZeRO-3 gathers the head through `lm_head`, never behind its back).
     """
 
     def __init__(self, model: Any) -> None:
@@ -77,8 +89,11 @@ class SupervisedLoss(nn.Module):
         model.set_attn_implementation(ISOLATED)
         self.model = model
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Sum of the cross-entropies of the supervised positions; 0 (with a graph) if there are none."""
+    def over_chunks(self, function: Callable[[nn.Module, Tensor, Tensor], Tensor], batch: PackedBatch) -> list[Tensor]:
+        """function(head, hidden_SD, targets_S) for at most CHUNK supervised positions at a time.
+
+        More than one chunk is recomputed in the backward pass, so that one chunk's logits exist at a time.
+        """
         body = self.model.get_decoder()
         hidden_TD = body(
             input_ids=batch.ids_T[None],
@@ -89,12 +104,20 @@ class SupervisedLoss(nn.Module):
         hidden_SD = hidden_TD.index_select(0, batch.supervised_S)
         head = self.model.get_output_embeddings()
         if len(batch.targets_S) <= CHUNK:
-            return _summed_loss(head, hidden_SD, batch.targets_S)
-        parts = [
-            checkpoint(_summed_loss, head, hidden, targets, use_reentrant=False)
+            return [function(head, hidden_SD, batch.targets_S)]
+        return [
+            checkpoint(function, head, hidden, targets, use_reentrant=False)
             for hidden, targets in zip(hidden_SD.split(CHUNK), batch.targets_S.split(CHUNK), strict=True)
         ]
-        return torch.stack(parts).sum()
+
+
+class SupervisedLoss(PackedCausalLM):
+    """A causal language model as a function from a packed batch to its summed loss (fp32 scalar)."""
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Sum of the cross-entropies of the supervised positions; 0 (with a graph) if there are none."""
+        parts = self.over_chunks(_summed_loss, batch)
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
 
 def _summed_loss(head: nn.Module, hidden_SD: Tensor, targets_S: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""The learning rate: linear warm-up, then a cosine down to a share of the peak. A pure function of the step."""
+"""The learning rate, a pure function of the step: warm-up, then a cosine (SFT) or constant (RL)."""
 
 import math
 
-from afm_core.config import SftConfig
+from afm_core.config import RlConfig, SftConfig
 
 
 def learning_rate(step: int, total_steps: int, config: SftConfig) -> float:
@@ -21,3 +21,9 @@ def learning_rate(step: int, total_steps: int, config: SftConfig) -> float:
     # The first step after the warm-up still has the peak; a single remaining step keeps it.
     progress = (step - warmup) / (rest - 1) if rest > 1 else 0.0
     return final + (peak - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def constant_learning_rate(step: int, config: RlConfig) -> float:
+    """The learning rate of RL step `step` (from 0): (step + 1) / warmup_steps of the peak, then the peak."""
+    assert step >= 0, f"step {step}"
+    return config.learning_rate * min(1.0, (step + 1) / max(1, config.warmup_steps))

@@ -66,8 +66,8 @@ class TrainingEngine(Protocol):
         """Seed this rank's random numbers (dropout)."""
         ...
 
-    def accumulate(self, batch: PackedBatch, weight: float) -> float:
-        """Add the gradient of weight * (summed loss of the batch); returns the summed loss."""
+    def accumulate(self, batch: PackedBatch, weight: float) -> list[float]:
+        """Add the gradient of weight * (summed loss of the batch); returns the summed loss, and its figures if any."""
         ...
 
     def step(self, learning_rate: float) -> float:
@@ -135,7 +135,7 @@ def _one_step(
     loss_sum = 0.0
     for batch in batches:
         weight = 1.0 / supervised if batch.counted else 0.0
-        summed = engine.accumulate(collate([rows[row] for row in batch.rows]), weight)
+        summed = engine.accumulate(collate([rows[row] for row in batch.rows]), weight)[0]
         loss_sum += summed if batch.counted else 0.0
     rate = learning_rate(step, steps, config)
     norm = engine.step(rate)

@@ -20,6 +20,7 @@ from afm_core.training.deepspeed_engine import DeepSpeedEngine, load_for_trainin
 from afm_core.training.errors import TrainingStopped
 from afm_core.training.export import save_model
 from afm_core.training.lora import merge
+from afm_core.training.loss import SupervisedLoss
 from afm_core.training.ranks import barrier, memory, wait_for_sealing
 from afm_core.training.rows import read_rows
 from afm_core.training.sft import Hooks, StepRecord, TrainingState, total_steps, train
@@ -48,7 +49,7 @@ def run(values: dict[str, Any]) -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(config.threads)
     began = time.monotonic()
-    engine = DeepSpeedEngine(load_for_training(Path(job.base), config), config)
+    engine = DeepSpeedEngine(SupervisedLoss(load_for_training(Path(job.base), config)), config)
     state = _resume(engine, job)
     rows = read_rows(channel.rows)
     if engine.rank == 0:
