@@ -14,6 +14,7 @@ from afm_core.store.gc import Collection, Garbage
 from afm_core.store.lease import Holder, Timing
 from afm_core.store.manifests import content_digest, stage_key
 from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
+from afm_core.store.s3 import require_credentials, s3_errors, s3_file_system
 from afm_core.store.stage import Artifact, StageContext, StageInterrupted, StageResult, StageSpec
 from afm_core.store.store import Store, open_store
 from afm_core.store.tables import read_table, write_table
@@ -51,6 +52,9 @@ __all__ = [
     "open_backend",
     "open_store",
     "read_table",
+    "require_credentials",
+    "s3_errors",
+    "s3_file_system",
     "stage_key",
     "write_table",
 ]

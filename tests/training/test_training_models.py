@@ -1,6 +1,7 @@
 """Base models: sources, the cache, the tiny model, model directories."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from afm_core.config import ConfigError, LoraConfig
 from afm_core.training import models
 from afm_core.training.export import save_model
 from afm_core.training.lora import inject, merge
-from afm_core.training.models import cached_models, resolve_model
+from afm_core.training.models import cached_models, check_source, resolve_model
 from afm_core.training.stages import base_model, parameter_count
 from afm_core.training.tiny import make_tiny
 
@@ -70,13 +71,45 @@ def test_sources_that_are_no_model_are_refused_in_one_line(cache: Path, tmp_path
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("", "no model ''"),
+        ("./org/name", "no model"),
+        ("s3://bucket/model", "no credentials; set AWS_ACCESS_KEY_ID"),
+        ("org/name", "set HF_HUB_OFFLINE=0"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, source: str, told: str
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for refuse in (check_source, resolve_model):
+        with pytest.raises(ConfigError, match=told):
+            refuse(source)
+
+
+def test_s3_that_does_not_answer_is_told_in_seconds(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"cannot read the model at s3://b/m: .* does not answer"):
+        resolve_model("s3://b/m")
+
+
 def test_a_hub_id_without_access_is_refused_with_a_way_out(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
+    from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     def offline(*args: object, **kwargs: object) -> str:
         raise LocalEntryNotFoundError("outgoing traffic has been disabled")
 
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(ConfigError, match=r"org/name.*local directory"):
         resolve_model("org/name")
