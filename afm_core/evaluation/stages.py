@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,16 @@ from afm_core.evaluation.protocols import Protocol, Trial, trials_of, variant_of
 from afm_core.evaluation.rows import EvaluationRow, row_of, rows_from_table, rows_table
 from afm_core.evaluation.runner import Runner
 from afm_core.evaluation.sampling import stratified_sample
-from afm_core.store import StageContext, StageInterrupted, StageResult, read_table, write_table
+from afm_core.evaluation.shards import Shard, run_shards
+from afm_core.store import StageContext, StageResult, read_table, write_table
 from afm_core.tools import build_tools
 
 
 @dataclass(frozen=True)
-class _Shard:
-    """Some tasks of one trial; `name` is its sealed name."""
+class _TrialShard(Shard):
+    """Some tasks of one trial."""
 
-    name: str
     trial: Trial
-    tasks: Sequence[AgentTask]
 
 
 def evaluate(context: StageContext) -> StageResult:
@@ -57,7 +57,7 @@ def evaluate(context: StageContext) -> StageResult:
     shards = _shards(trials, tasks, evaluation)
     runner = _runner(context, evaluation)
     try:
-        directories = _run_shards(context, shards, runner)
+        directories = run_shards(context, shards, partial(_run_shard, runner))
     finally:
         runner.close()
     return _write(context, trials, tasks, directories)
@@ -126,48 +126,27 @@ def _runner(context: StageContext, evaluation: EvaluationConfig) -> Runner:
     )
 
 
-def _shards(trials: Sequence[Trial], tasks: Sequence[AgentTask], evaluation: EvaluationConfig) -> list[_Shard]:
+def _shards(trials: Sequence[Trial], tasks: Sequence[AgentTask], evaluation: EvaluationConfig) -> list[_TrialShard]:
     shards = []
     for trial in trials:
         chosen = stratified_sample([task for task in tasks if task.split is trial.split], trial.limit, evaluation.seed)
+        label = f"{trial.protocol} on {trial.split}"
         for number, start in enumerate(range(0, len(chosen), evaluation.shard_size)):
             name = f"shards/{trial.protocol}-{trial.split}-{number:04d}"
-            shards.append(_Shard(name, trial, chosen[start : start + evaluation.shard_size]))
+            shards.append(_TrialShard(name, label, chosen[start : start + evaluation.shard_size], trial))
     return shards
 
 
-def _run_shards(context: StageContext, shards: Sequence[_Shard], runner: Runner) -> dict[str, Path]:
-    """shard name -> a directory with rows.parquet, trajectories.parquet and seconds.json."""
-    sealed = context.sealed("shards/")
-    directories: dict[str, Path] = {}
-    done, total = 0, sum(len(shard.tasks) for shard in shards)
-    for shard in shards:
-        directory = sealed.get(shard.name)
-        if directory is None:
-            if context.stopping.is_set():
-                raise StageInterrupted("told to stop between two shards")
-            directory = _run_shard(context, shard, runner)
-        directories[shard.name] = directory
-        done += len(shard.tasks)
-        context.progress(done, total, f"{shard.trial.protocol} on {shard.trial.split}")
-    return directories
-
-
-def _run_shard(context: StageContext, shard: _Shard, runner: Runner) -> Path:
+def _run_shard(runner: Runner, shard: _TrialShard, directory: Path) -> None:
+    """Fill a shard's directory with rows.parquet, trajectories.parquet and seconds.json."""
     started = time.monotonic()
     episodes = runner.run(shard.trial, shard.tasks)
-    if context.stopping.is_set():  # episodes may have been cut short: they say nothing about the policy
-        raise StageInterrupted("told to stop within a shard")
     by_id = {task.id: task for task in shard.tasks}
     rows = [row_of(by_id[one.task_id], one, shard.trial.protocol) for one in episodes]
-    directory = context.scratch / shard.name
-    directory.mkdir(parents=True)
     write_table(rows_table(rows), directory / "rows.parquet")
     write_table(trajectories_table(episodes), directory / "trajectories.parquet")
     seconds = round(time.monotonic() - started, 3)
     (directory / "seconds.json").write_text(json.dumps(seconds), encoding="utf-8")
-    context.seal(shard.name, directory)
-    return directory
 
 
 def _write(
