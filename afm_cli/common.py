@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from afm_core.config import RunConfig
-    from afm_core.store import ArtifactRef, Store
+    from afm_core.store import Artifact, ArtifactRef, Store
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -101,8 +101,6 @@ def open_model(config: "RunConfig", reference: str) -> tuple[Path, str]:
         ConfigError: no such model, or nothing is registered as champion yet.
     """
     from afm_core.config import ConfigError
-    from afm_core.store import ArtifactKind
-    from afm_core.tracking import Registry
     from afm_core.training import cached_models
 
     directory = Path(reference).expanduser()
@@ -113,6 +111,20 @@ def open_model(config: "RunConfig", reference: str) -> tuple[Path, str]:
     for cached in cached_models():
         if cached["name"] == reference:
             return Path(cached["path"]), reference
+    artifact = model_artifact(config, reference)
+    return artifact.path, artifact.ref.digest
+
+
+def model_artifact(config: "RunConfig", reference: str) -> "Artifact":
+    """A model of the store: the champion, or a digest.
+
+    Raises:
+        ConfigError: no such artifact, no model, or nothing is registered as champion yet.
+    """
+    from afm_core.config import ConfigError
+    from afm_core.store import ArtifactKind
+    from afm_core.tracking import Registry
+
     store = open_configured_store(config.store.uri)
     if reference == "champion":
         champion = Registry.of(config).champion()
@@ -121,13 +133,11 @@ def open_model(config: "RunConfig", reference: str) -> tuple[Path, str]:
                 f"no champion is registered as {config.registry.model_name!r} (a run registers a model that beats its "
                 "base): run `afm run`, or give --model a digest (`afm artifacts ls --kind model`) or a directory"
             )
-        artifact = store.open(champion.ref)
-    else:
-        found = _model_artifact(store, reference)
-        if found.kind is not ArtifactKind.MODEL:
-            raise ConfigError(f"{reference!r} is a {found.kind}, not a model; see `afm artifacts ls --kind model`")
-        artifact = store.open(found)
-    return artifact.path, artifact.ref.digest
+        return store.open(champion.ref)
+    found = _model_artifact(store, reference)
+    if found.kind is not ArtifactKind.MODEL:
+        raise ConfigError(f"{reference!r} is a {found.kind}, not a model; see `afm artifacts ls --kind model`")
+    return store.open(found)
 
 
 def _model_artifact(store: "Store", reference: str) -> "ArtifactRef":

@@ -14,6 +14,7 @@ from afm_core.config.environment import silence_telemetry
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("afm_cli.run:run", "Run the whole pipeline of a profile."),
+    "rl": ("afm_cli.rl:rl", "Train a model by reinforcement learning, or on saved rollouts."),
     "tasks": ("afm_cli.tasks:tasks", "Generate, add and look at agentic tasks."),
     "eval": ("afm_cli.eval:evaluate", "Evaluate a model, or score given predictions."),
     "artifacts": ("afm_cli.artifacts:artifacts", "List, show, trace, verify and clean artifacts."),

@@ -2,16 +2,26 @@
 
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from afm_cli.common import config_options, emit, json_option, resolve_config, say
 
+if TYPE_CHECKING:
+    from afm_core.execution import RoadStage
+
 
 @click.command()
 @config_options
 @click.option("--refresh", multiple=True, metavar="STAGE", help="Make a new generation of a cached stage; repeatable.")
+@click.option(
+    "--until",
+    default="rl",
+    show_default=True,
+    metavar="STAGE",
+    help="End after this stage: corpus, tasks, teach, curate, base, sft, select or rl; what is trained is evaluated.",
+)
 @click.option("--plan", is_flag=True, help="Show stages, keys, what is cached and the memory estimate; run nothing.")
 @click.option("--no-wait", is_flag=True, help="Fail at once if another run holds a stage, instead of waiting.")
 @json_option
@@ -20,6 +30,7 @@ def run(
     config_file: Path | None,
     overrides: tuple[str, ...],
     refresh: tuple[str, ...],
+    until: str,
     plan: bool,
     no_wait: bool,
     as_json: bool,
@@ -31,21 +42,30 @@ def run(
       afm run --profile smoke
       afm run --profile laptop --set sft.learning_rate=1e-4
       afm run --refresh sft
+      afm run --until sft
     """
+    from afm_core.execution import road_stage
+
+    end = road_stage(until)
     if no_wait:
         overrides = (*overrides, "execution.wait_for_lease=false")
     config = resolve_config(profile, config_file, overrides)
     if plan:
-        _show_plan(config, refresh, as_json)
+        _show_plan(config, refresh, end, as_json)
         return
-    execute(profile, config_file, overrides, refresh, as_json)
+    execute(profile, config_file, overrides, refresh, end, as_json)
 
 
 def execute(
-    profile: str, config_file: Path | None, overrides: tuple[str, ...], refresh: tuple[str, ...], as_json: bool
+    profile: str,
+    config_file: Path | None,
+    overrides: tuple[str, ...],
+    refresh: tuple[str, ...],
+    until: "RoadStage",
+    as_json: bool,
 ) -> None:
     """Run the flow and print its result."""
-    document = _run_flow(profile, config_file, overrides, refresh)
+    document = _run_flow(profile, config_file, overrides, refresh, until)
     if as_json:
         emit(document)
     else:
@@ -53,7 +73,11 @@ def execute(
 
 
 def _run_flow(
-    profile: str, config_file: Path | None, overrides: tuple[str, ...], refresh: tuple[str, ...]
+    profile: str,
+    config_file: Path | None,
+    overrides: tuple[str, ...],
+    refresh: tuple[str, ...],
+    until: "RoadStage",
 ) -> dict[str, Any]:
     import os
 
@@ -65,7 +89,7 @@ def _run_flow(
     for name in refresh:
         stage_named(name)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
-    _stop_on_signals()
+    stop_on_signals()
     run_id = new_run_id()
     say(f"run {run_id} (profile {profile}); records in {home() / 'runs' / run_id}")
     with embedded_server(home()):
@@ -78,11 +102,12 @@ def _run_flow(
             config_file=str(config_file) if config_file else None,
             refresh=list(refresh),
             run_id=run_id,
+            until=until,
         )
     return document
 
 
-def _stop_on_signals() -> None:
+def stop_on_signals() -> None:
     """SIGTERM and SIGINT both end the run in order: stages seal a checkpoint, the record says cancelled.
 
     SIGINT too, because a shell starts background jobs with it ignored.
@@ -98,18 +123,20 @@ def _show(document: dict[str, Any]) -> None:
 
     console = Console()
     console.print(result_table(document))
-    champion = document.get("champion") or {}
-    console.print(f"registered: {champion.get('outcome')} ({champion.get('reason')})", highlight=False)
+    champion = document.get("champion")
+    if champion:
+        console.print(f"registered: {champion.get('outcome')} ({champion.get('reason')})", highlight=False)
     console.print(f"report: {document['report']}", highlight=False, soft_wrap=True)
 
 
-def _show_plan(config: Any, refresh: tuple[str, ...], as_json: bool) -> None:
+def _show_plan(config: Any, refresh: tuple[str, ...], until: "RoadStage", as_json: bool) -> None:
     from afm_core.execution.plan import plan_run
 
-    steps = plan_run(config, refresh)
+    steps = plan_run(config, refresh, until)
     if as_json:
         emit({"profile": config.profile, "stages": [step.model_dump(mode="json") for step in steps]})
         return
     for step in steps:
         state = "cached" if step.cached else "to do"
-        click.echo(f"{step.name:<20} {state:<7} {step.key or 'key follows from its inputs':<28.24} {step.resources}")
+        key = step.key[:24] if step.key else "key follows from its inputs"
+        click.echo(f"{step.name:<20} {state:<7} {key:<28} {step.resources}")

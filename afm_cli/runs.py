@@ -138,13 +138,18 @@ def resume(run: str, as_json: bool) -> None:
     """
     from pathlib import Path
 
+    from afm_cli.rl import train
     from afm_cli.run import execute
     from afm_core.config import home
-    from afm_core.execution import find_run
+    from afm_core.execution import find_run, road_stage
 
     given: dict[str, Any] = find_run(home(), run).load().parameters
     file = given.get("config_file")
-    execute(given["profile"], Path(file) if file else None, tuple(given.get("overrides", ())), (), as_json)
+    layers = given["profile"], Path(file) if file else None, tuple(given.get("overrides", ()))
+    if "model" in given:  # a run of `afm rl`
+        train(given["model"], given["tasks"], *layers, as_json)
+    else:
+        execute(*layers, (), road_stage(given.get("until", "rl")), as_json)
 
 
 def _summary(record: Any) -> dict[str, Any]:

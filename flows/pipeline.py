@@ -1,9 +1,10 @@
 """The whole road: documents to a registered agent foundation model.
 
-    corpus ─► tasks ─► teach ─► curate ─► sft ─► evaluate ─► register
-                                  base ──┘  └─ beside it: the base model, baselines without a model, the champion
+    corpus ─► tasks ─► teach ─► curate ─► sft ─► select ─► rl ─► evaluate ─► register
+                                  base ──┘  └─ beside it: base and SFT model, baselines without a model, the champion
 
-Every arrow is an artifact reference; every stage is resumable and cached by its content (see docs/concepts.md).
+Every arrow is an artifact reference; every stage is resumable and cached by its content (see docs/concepts.md). A run
+that ends earlier (`until`) submits the same road: stages beyond its end give nothing.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 
 import tasks as stage
+from afm_core.execution import RoadStage
 from flows.publish import publish
 from flows.session import open_session
 
@@ -29,6 +31,7 @@ def pipeline(
     config_file: str | None = None,
     refresh: list[str] | None = None,
     run_id: str | None = None,
+    until: RoadStage = RoadStage.RL,
 ) -> dict[str, Any]:
     """Turn documents into a registered model.
 
@@ -38,11 +41,12 @@ def pipeline(
         config_file: a TOML file between the two.
         refresh: stages to make anew although they are cached.
         run_id: name of the run; made up if not given.
+        until: the last stage; from sft on, what was trained is evaluated and registered.
 
     Returns:
         The run's record: status, stages, models, champion and the report's path.
     """
-    with open_session(profile, config_file, overrides or [], refresh or [], run_id) as session:
+    with open_session(profile, config_file, overrides or [], refresh or [], run_id, until) as session:
         corpus = stage.corpus.submit(session)
         tasks = stage.tasks.submit(session, corpus)
 
@@ -52,20 +56,27 @@ def pipeline(
         base = stage.base.submit(session, corpus)
         sft = stage.sft.submit(session, base, curated)
 
+        selected = stage.select.submit(session, tasks, corpus, policy=sft, base=base)
+        rl = stage.rl.submit(session, sft, tasks, selected, corpus)
+
         held_out = {"tasks": tasks, "corpus": corpus}
+        rl_scores = stage.evaluate.submit(session, "policy:rl", model=rl, **held_out)
         sft_scores = stage.evaluate.submit(session, "policy", model=sft, **held_out)
         base_scores = stage.evaluate.submit(session, "base", model=base, demonstrations=curated, **held_out)
         reference = stage.evaluate.submit(session, "reference", **held_out)
+        finished(corpus, tasks, demonstrations, curated, base, sft, selected, rl)
+        finished(rl_scores, sft_scores, base_scores, reference)
 
-        champion = stage.champion.submit(session, sft)
-        finished(corpus, tasks, demonstrations, curated, base, sft, sft_scores, base_scores, reference, champion)
-        opponent = champion.result()
-        if opponent is None:
+        challenger, challenger_scores = (rl, rl_scores) if rl.result() else (sft, sft_scores)
+        champion = stage.champion.submit(session, challenger).result()
+        if champion is None:
             rival, rival_scores = base, base_scores
+        elif champion.ref.digest == sft.result().digest:
+            rival, rival_scores = sft, sft_scores
         else:
-            rival = opponent.ref
+            rival = champion.ref
             rival_scores = stage.evaluate.submit(session, "champion", model=rival, **held_out)
-        decision = stage.register.submit(session, sft, sft_scores, rival, rival_scores)
+        decision = stage.register.submit(session, challenger, challenger_scores, rival, rival_scores)
         finished(decision)
 
         return publish(session)

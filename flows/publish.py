@@ -15,11 +15,13 @@ from afm_core.execution import RunRecord, RunSession, RunStatus
 def publish(session: RunSession) -> dict[str, Any]:
     """Fill the record, render the report, show both in the Prefect run; returns the run's JSON document."""
     record = session.record
-    decision = next(one for one in record.stages if one.name == "register")
+    decision = next((one for one in record.stages if one.name == "register"), None)
     record = session.finish(
         status=RunStatus.COMPLETED,
         models=models_summary(evaluated_models(record.model_dump(mode="json"), session.store)),
-        champion={name: decision.metrics.get(name) for name in ("outcome", "champion", "version", "reason")},
+        champion=None
+        if decision is None
+        else {name: decision.metrics.get(name) for name in ("outcome", "champion", "version", "reason")},
         report=str(session.directory.report),
     )
     session.directory.report.write_text(

@@ -22,14 +22,18 @@ PROGRESS_SECONDS = 5.0
 
 
 def run_stage(
-    session: RunSession, name: str, inputs: Mapping[str, ArtifactRef], variant: str = ""
-) -> "State[ArtifactRef]":
-    """Execute a stage as the current Prefect task run; its final state carries the artifact's reference."""
+    session: RunSession, name: str, inputs: Mapping[str, ArtifactRef | None], variant: str = ""
+) -> "State[ArtifactRef | None]":
+    """Execute a stage as the current Prefect task run; its final state carries the artifact's reference.
+
+    A stage beyond the end of the run's road, and one whose input was therefore not made, carries None.
+    """
+    made = {role: ref for role, ref in inputs.items() if ref is not None}
+    if name not in session.stages or len(made) < len(inputs):
+        return Completed(name="Skipped", message=f"this run ends with {session.until}", data=None)
     logger = get_run_logger()
     reporter = _Reporter(UUID(str(task_run.id)), Console.current())
-    record = session.execute(
-        name, inputs, variant, on_event=reporter.event, on_log=lambda stage, line: logger.info(line)
-    )
+    record = session.execute(name, made, variant, on_event=reporter.event, on_log=lambda stage, line: logger.info(line))
     reporter.finished(record)
     return Completed(
         name="Cached" if record.cached else "Completed",

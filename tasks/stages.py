@@ -14,6 +14,9 @@ from afm_core.store import ArtifactRef
 from afm_core.tracking import Champion, Registry
 from tasks.runner import run_stage
 
+Made = ArtifactRef | None
+"""An input or result: None where the run's road does not reach the stage that makes it."""
+
 
 async def _infrastructure_only(_task: object, _run: TaskRun, state: "State[Any]") -> bool:
     error = await state.aresult(raise_on_failure=False)
@@ -35,61 +38,75 @@ def _stage_task(*tags: str, run_name: str | None = None) -> Callable[[Callable[.
 
 
 @_stage_task("cpu")
-def corpus(session: RunSession) -> "State[ArtifactRef]":
+def corpus(session: RunSession) -> "State[Made]":
     """Freeze the documents."""
     return run_stage(session, "corpus", {})
 
 
 @_stage_task("cpu")
-def tasks(session: RunSession, corpus: ArtifactRef) -> "State[ArtifactRef]":
+def tasks(session: RunSession, corpus: Made) -> "State[Made]":
     """Make verifiable tasks from the documents."""
     return run_stage(session, "tasks", {"corpus": corpus})
 
 
 @_stage_task("cpu")
-def teach(session: RunSession, corpus: ArtifactRef, tasks: ArtifactRef) -> "State[ArtifactRef]":
+def teach(session: RunSession, corpus: Made, tasks: Made) -> "State[Made]":
     """Demonstrate the training tasks with the teacher."""
     return run_stage(session, "teach", {"corpus": corpus, "tasks": tasks})
 
 
 @_stage_task("ray")
-def curate(session: RunSession, demonstrations: ArtifactRef, tasks: ArtifactRef) -> "State[ArtifactRef]":
+def curate(session: RunSession, demonstrations: Made, tasks: Made) -> "State[Made]":
     """Filter, deduplicate and mix the demonstrations."""
     return run_stage(session, "curate", {"demonstrations": demonstrations, "tasks": tasks})
 
 
 @_stage_task("cpu")
-def base(session: RunSession, corpus: ArtifactRef) -> "State[ArtifactRef]":
+def base(session: RunSession, corpus: Made) -> "State[Made]":
     """Bring the base model into the store (the tiny one is made from the corpus)."""
     return run_stage(session, "base", {"corpus": corpus} if session.config.model.source == "tiny" else {})
 
 
 @_stage_task("ray", "gpu")
-def sft(session: RunSession, base: ArtifactRef, demonstrations: ArtifactRef) -> "State[ArtifactRef]":
+def sft(session: RunSession, base: Made, demonstrations: Made) -> "State[Made]":
     """Fine-tune the base model on the curated demonstrations."""
     return run_stage(session, "sft", {"base": base, "demonstrations": demonstrations})
 
 
+@_stage_task("gpu")
+def select(session: RunSession, tasks: Made, corpus: Made, policy: Made, base: Made) -> "State[Made]":
+    """Choose the training tasks that can teach the policy something."""
+    return run_stage(session, "select", {"tasks": tasks, "corpus": corpus, "policy": policy, "base": base})
+
+
+@_stage_task("ray", "gpu")
+def rl(session: RunSession, policy: Made, tasks: Made, selected: Made, corpus: Made) -> "State[Made]":
+    """Train the policy on episodes of its own, with tools."""
+    return run_stage(session, "rl", {"policy": policy, "tasks": tasks, "selected": selected, "corpus": corpus})
+
+
 @_stage_task("gpu", run_name="evaluate {variant}")
-def evaluate(session: RunSession, variant: str, **inputs: ArtifactRef) -> "State[ArtifactRef]":
+def evaluate(session: RunSession, variant: str, **inputs: Made) -> "State[Made]":
     """Measure a model (or the baselines without one) on held-out tasks."""
     return run_stage(session, "evaluate", inputs, variant)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=exponential_backoff(5))
-def champion(session: RunSession, challenger: ArtifactRef) -> Champion | None:
+def champion(session: RunSession, challenger: Made) -> Champion | None:
     """The champion to beat: the registry's, or, where the challenger is that already, the one it beat."""
+    if challenger is None:
+        return None
     return Registry.of(session.config).opponent(challenger)
 
 
 @_stage_task("cpu")
 def register(
     session: RunSession,
-    challenger: ArtifactRef,
-    challenger_evaluation: ArtifactRef,
-    champion: ArtifactRef,
-    champion_evaluation: ArtifactRef,
-) -> "State[ArtifactRef]":
+    challenger: Made,
+    challenger_evaluation: Made,
+    champion: Made,
+    champion_evaluation: Made,
+) -> "State[Made]":
     """Register the challenger as champion if it wins on the gate split."""
     return run_stage(
         session,

@@ -3,7 +3,7 @@
 from afm_core.config.base import NOT_IN_KEY, Dtype, LoraConfig, Section, TrainerConfig
 from afm_core.config.errors import ConfigError
 from afm_core.config.keys import key_fields
-from afm_core.config.load import home, load_config, merge, parse_config, profile_names, resolved_json
+from afm_core.config.load import home, load_config, merge, nearest, parse_config, profile_names, resolved_json
 from afm_core.config.reinforcement import (
     Aggregation,
     Correction,
@@ -74,6 +74,7 @@ __all__ = [
     "key_fields",
     "load_config",
     "merge",
+    "nearest",
     "parse_config",
     "profile_names",
     "resolved_json",

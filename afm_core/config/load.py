@@ -85,7 +85,7 @@ def _with_file_digest(config: RunConfig) -> RunConfig:
 def _profile_layer(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     path = PROFILES / f"{name}.toml"
     if name not in profile_names():
-        raise ConfigError(f"no profile {name!r}{_nearest(name, profile_names())}; known: {', '.join(profile_names())}")
+        raise ConfigError(f"no profile {name!r}{nearest(name, profile_names())}; known: {', '.join(profile_names())}")
     layer = _read_toml(path)
     parent = layer.pop("extends", None)
     if parent is None:
@@ -121,7 +121,7 @@ def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"]) or "configuration"
     if first["type"] == "extra_forbidden":
-        return f"unknown configuration key {path!r}{_nearest(str(first['loc'][-1]), _siblings(first['loc']))}"
+        return f"unknown configuration key {path!r}{nearest(str(first['loc'][-1]), _siblings(first['loc']))}"
     message = first["msg"].removeprefix("Value error, ")
     return f"configuration key {path!r}: {message} (got {first.get('input')!r})" if first["loc"] else message
 
@@ -135,6 +135,7 @@ def _siblings(location: tuple[int | str, ...]) -> list[str]:
     return list(model.model_fields)
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'X'?` for the known name that is most like `name`, or an empty text."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {match[0]!r}?" if match else ""

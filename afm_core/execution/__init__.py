@@ -2,6 +2,7 @@
 
 from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Waiting
 from afm_core.execution.process import StageFailed
+from afm_core.execution.road import RoadStage, road_stage
 from afm_core.execution.runs import RunDirectory, RunRecord, RunStatus, StageRecord, find_run, list_runs, new_run_id
 from afm_core.execution.session import RunSession, is_retryable, store_uri
 from afm_core.execution.stages import STAGES, Stage, key_of, stage_named
@@ -13,6 +14,7 @@ __all__ = [
     "FailureKind",
     "Finished",
     "Progress",
+    "RoadStage",
     "RunDirectory",
     "RunRecord",
     "RunSession",
@@ -26,6 +28,7 @@ __all__ = [
     "key_of",
     "list_runs",
     "new_run_id",
+    "road_stage",
     "stage_named",
     "store_uri",
 ]

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
-from afm_core.config import Dtype, RunConfig, home
+from afm_core.config import Dtype, EngineConfig, RunConfig, TrainerConfig, home
+from afm_core.execution.road import RoadStage, stages_until
 from afm_core.execution.session import store_uri
 from afm_core.execution.stages import key_of, stage_named
 from afm_core.store import ArtifactRef, StageSpec, Store, open_store
@@ -19,6 +20,9 @@ _ROAD: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("curate", "", {"demonstrations": "teach", "tasks": "tasks"}),
     ("base", "", {}),
     ("sft", "", {"base": "base", "demonstrations": "curate"}),
+    ("select", "", {"tasks": "tasks", "corpus": "corpus", "policy": "sft", "base": "base"}),
+    ("rl", "", {"policy": "sft", "tasks": "tasks", "selected": "select", "corpus": "corpus"}),
+    ("evaluate", "policy:rl", {"tasks": "tasks", "corpus": "corpus", "model": "rl"}),
     ("evaluate", "policy", {"tasks": "tasks", "corpus": "corpus", "model": "sft"}),
     (
         "evaluate",
@@ -40,13 +44,16 @@ class PlannedStage(BaseModel):
     resources: str = ""
 
 
-def plan_run(config: RunConfig, refresh: Iterable[str] = ()) -> list[PlannedStage]:
+def plan_run(config: RunConfig, refresh: Iterable[str] = (), until: RoadStage = RoadStage.RL) -> list[PlannedStage]:
     """The stages of a run in order. Raises ConfigError for an unusable store or an unknown stage in `refresh`."""
     anew = frozenset(stage_named(name).name for name in refresh)
+    made = stages_until(until, config)
     store = open_store(store_uri(config), home() / "cache", create=False)
     known: dict[str, ArtifactRef] = {}
     steps = []
     for name, variant, sources in _ROAD:
+        if name not in made or ("rl" in sources.values() and "rl" not in made):
+            continue
         if name == "base" and config.model.source == "tiny":
             sources = {"corpus": "corpus"}
         step = _plan_stage(store, config, name, variant, sources, known)
@@ -55,7 +62,8 @@ def plan_run(config: RunConfig, refresh: Iterable[str] = ()) -> list[PlannedStag
         if step.artifact is not None and not variant:
             known[name] = step.artifact
         steps.append(step)
-    steps.append(PlannedStage(name="register", key=None, cached=False, resources="after evaluate and the champion"))
+    if "register" in made:
+        steps.append(PlannedStage(name="register", key=None, cached=False, resources="after evaluate and the champion"))
     return steps
 
 
@@ -80,24 +88,66 @@ def _plan_stage(
 
 
 def _resources(config: RunConfig, name: str) -> str:
-    """What a stage takes, in words; memory of weights, gradients and AdamW's two moments for a known model size."""
-    if name == "sft":
-        where = f"{config.sft.world_size} worker(s), " + (
-            f"{config.sft.gpus_per_worker} GPU(s) each"
-            if config.sft.gpus_per_worker
-            else f"{config.sft.threads} threads"
-        )
-        return f"{where}, ZeRO-{config.sft.zero_stage}{_training_memory(config)}"
-    if name == "evaluate":
-        where = f"{config.engine.gpus} GPU(s)" if config.engine.gpus else f"{config.engine.threads} threads"
-        return f"{config.engine.kind} engine, {where}, {config.engine.slots} slots"
-    return "1 process"
+    """What a stage takes, in words, with the memory of weights and training states for a known model size."""
+    match name:
+        case "sft":
+            return _trainer(config.sft, config)
+        case "rl":
+            workers = config.rollout.workers
+            where = f"in {workers} worker(s)" if workers else "in the trainer's process"
+            memory = _memory(config, _weight_bytes(config.engine.dtype) * max(workers, 1))
+            engine = f"{_engine(config.engine)} {where}" + (f", about {memory} of weights" if memory else "")
+            return f"{_trainer(config.rl, config)}; {engine}"
+        case "select" if not (config.selection.samples or config.selection.closed_book_samples):
+            return "1 process"
+        case "select" | "evaluate":
+            return _engine(config.engine)
+        case _:
+            return "1 process"
 
 
-def _training_memory(config: RunConfig) -> str:
+def _engine(engine: EngineConfig) -> str:
+    where = f"{engine.gpus} GPU(s)" if engine.gpus else f"{engine.threads} threads"
+    return f"{engine.kind} engine, {where}, {engine.slots} slots"
+
+
+def _trainer(trainer: TrainerConfig, config: RunConfig) -> str:
+    each = f"{trainer.gpus_per_worker} GPU(s) each" if trainer.gpus_per_worker else f"{trainer.threads} threads each"
+    memory = _memory(config, _training_bytes(trainer))
+    states = "weights" if trainer.lora else "weights, gradients and optimiser states"
+    return f"{trainer.world_size} worker(s), {each}, ZeRO-{_zero_stage(trainer)}" + (
+        f", about {memory} of {states} a worker" if memory else ""
+    )
+
+
+def _training_bytes(trainer: TrainerConfig) -> float:
+    """Bytes a parameter in a worker: weights, fp32 gradients, AdamW's two moments, and fp32 masters beside bf16.
+
+    What ZeRO shards is divided by the workers (S. Rajbhandari et al., "ZeRO", 2020, section 5). The states of LoRA
+    adapters are left out: they are small.
+    """
+    zero, world = _zero_stage(trainer), trainer.world_size
+    weights = _weight_bytes(trainer.dtype) / (world if zero >= 3 else 1)
+    if trainer.lora is not None:
+        return weights
+    gradients = 4 / (world if zero >= 2 else 1)
+    moments = (12 if trainer.dtype is Dtype.BF16 else 8) / (world if zero >= 1 else 1)
+    return weights + gradients + moments
+
+
+def _zero_stage(trainer: TrainerConfig) -> int:
+    """As configured, but at least 1 for bf16, whose fp32 masters DeepSpeed has from there on."""
+    return max(trainer.zero_stage, 1) if trainer.dtype is Dtype.BF16 else trainer.zero_stage
+
+
+def _weight_bytes(dtype: Dtype) -> int:
+    return 4 if dtype is Dtype.FP32 else 2
+
+
+def _memory(config: RunConfig, bytes_per_parameter: float) -> str:
+    """In words, empty for a model of unknown size."""
     parameters = _PARAMETERS.get(config.model.source)
-    if parameters is None:
+    if not parameters:
         return ""
-    weight_bytes = 4 if config.sft.dtype is Dtype.FP32 else 2
-    states = parameters * (2 * weight_bytes + 8) if config.sft.lora is None else parameters * weight_bytes
-    return f", about {states / 2**30:.1f} GiB of weights, gradients and optimiser states"
+    mebibytes = parameters * bytes_per_parameter / 2**20
+    return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"

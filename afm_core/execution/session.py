@@ -15,6 +15,7 @@ from afm_core.execution.events import Event, FailureKind
 from afm_core.execution.memory import MemorySampler
 from afm_core.execution.process import StageFailed, run_process, stop_all
 from afm_core.execution.ray_head import LocalRay
+from afm_core.execution.road import RoadStage, stages_until
 from afm_core.execution.runs import RunDirectory, RunRecord, RunStatus, StageRecord, now
 from afm_core.execution.stages import key_of, stage_named
 from afm_core.store import ArtifactRef, StageSpec, Store, open_store
@@ -27,8 +28,17 @@ LogListener = Callable[[str, str], None]
 class RunSession:
     """A run's shared state. Use as a context manager: it closes what it started, however the run ends."""
 
-    def __init__(self, config: RunConfig, run_id: str, refresh: Iterable[str] = (), parameters: Any = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        run_id: str,
+        refresh: Iterable[str] = (),
+        parameters: Any = None,
+        until: RoadStage = RoadStage.RL,
+    ) -> None:
         self.config = config
+        self.until = until
+        self.stages = stages_until(until, config)
         self.home = home()
         self.refresh = frozenset(stage_named(name).name for name in refresh)
         self.directory = RunDirectory(self.home, run_id).create()
