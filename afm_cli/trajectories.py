@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from afm_cli.common import emit, json_option, open_configured_store, say, writing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from afm_core.data import Trajectory
+    from afm_core.store import Store
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _GRAMMARS = click.Choice(["mhqa", "web", "code", "multi_tool"])
@@ -136,17 +139,29 @@ def export(source: str, target: str, style: str, output: Path | None, store_uri:
 
 @trajectories.command()
 @click.argument("identity", metavar="ID")
-@click.option("--file", type=_FILE, help="Look in this file only. [default: all artifacts of the store]")
+@click.option(
+    "--in",
+    "--file",
+    "place",
+    metavar="PLACE",
+    help="A file, a step directory of RL, or an artifact. [default: the whole store, demonstrations first]",
+)
 @click.option("--store", "store_uri", default="", help="The store to look in.")
 @json_option
-def show(identity: str, file: Path | None, store_uri: str, as_json: bool) -> None:
-    """Show the trajectory whose id (or its task's) starts with ID, element by element.
+def show(identity: str, place: str | None, store_uri: str, as_json: bool) -> None:
+    """Show the trajectory whose id (or its task's) starts with ID, element by element, and its tokens' figures.
 
-    Example: afm trajectories show 3fa9c1 --file trajectories.parquet
+    \b
+    Examples:
+      afm trajectories show 3fa9c1
+      afm trajectories show 3fa9c1 --in trajectories.parquet
+      afm trajectories show 3fa9c1 --in model:1a2b3c4d
     """
+    from afm_cli.rollouts import token_figures
     from afm_core.coa.formats import show as described
 
-    document = described(_find(identity, file, store_uri))
+    trajectory, file = _find(identity, place, store_uri)
+    document = {**described(trajectory), "file": str(file), "tokens": token_figures(trajectory, file)}
     if as_json:
         emit(document)
         return
@@ -158,6 +173,33 @@ def show(identity: str, file: Path | None, store_uri: str, as_json: bool) -> Non
         click.echo(f"{tag}: {element['text'].strip()}")
     for violation in document["violations"]:
         click.echo(f"violation, segment {violation['segment']}: {violation['code']}: {violation['message']}")
+    reward = "unscored" if trajectory.reward is None else f"{trajectory.reward:g}"
+    click.echo(f"answer: {trajectory.answer if trajectory.answer is not None else 'none'}; reward: {reward}")
+    for line in _token_lines(document["tokens"]):
+        click.echo(line)
+
+
+def _token_lines(tokens: dict[str, Any]) -> "Iterator[str]":
+    """The figures of `token_figures` in words."""
+    if not tokens["sampled"]:
+        return
+    versions = ", ".join(f"{version[:12]} ({count})" for version, count in tokens["policy_versions"].items())
+    yield f"tokens: {tokens['sampled']} sampled of {tokens['total']}, by policy {versions}"
+    if logprobs := tokens["logprobs"]:
+        yield f"log-probabilities: mean {logprobs['mean']:.3f}, lowest {logprobs['min']:.3f} nats"
+    experience = tokens["experience"]
+    if experience is None:
+        return
+    if not experience["trained"]:
+        yield "training: left out (see masked in step.json)"
+        return
+    advantage = experience["advantage"]
+    spread = advantage["max"] - advantage["min"] > 1e-9
+    span = f" ({advantage['min']:+.3f} to {advantage['max']:+.3f})" if spread else ""
+    yield (
+        f"training: advantage {advantage['mean']:+.3f}{span} on {experience['trained_tokens']} tokens, "
+        f"group {experience['group']}, staleness {experience['staleness']}"
+    )
 
 
 def _file_of(source: str, store_uri: str) -> tuple[Path, Path]:
@@ -172,35 +214,21 @@ def _file_of(source: str, store_uri: str) -> tuple[Path, Path]:
     return artifact.path / "trajectories.parquet", Path(f"trajectories-{artifact.ref.digest[:12]}.parquet")
 
 
-def _find(identity: str, file: Path | None, store_uri: str) -> "Trajectory":
+def _find(identity: str, place: str | None, store_uri: str) -> "tuple[Trajectory, Path]":
+    """The one trajectory that is meant, and the file it is in."""
+    from afm_cli.rollouts import matching, tables_in, tables_of_store
     from afm_core.config import ConfigError
 
-    found = {}
-    for candidate in _candidates(file, store_uri):
-        if candidate.id == identity:
-            return candidate
-        if candidate.id.startswith(identity) or candidate.task_id.startswith(identity):
-            found[candidate.id] = candidate
-    if not found:
-        raise ConfigError(f"no trajectory {identity!r} in {file or 'the store'}; give --file or --store")
-    if len(found) > 1:
-        shown = ", ".join(sorted(found)[:5])
-        raise ConfigError(f"{identity!r} means {len(found)} trajectories ({shown}, ...): give more of the id")
-    return next(iter(found.values()))
+    def store() -> "Store":
+        return open_configured_store(store_uri)
 
-
-def _candidates(file: Path | None, store_uri: str) -> "list[Trajectory]":
-    from afm_core.coa.formats import read_trajectories
-
-    if file is not None:
-        return read_trajectories(file)
-    from afm_core.store import ArtifactKind
-
-    store = open_configured_store(store_uri)
-    found: list[Trajectory] = []
-    for manifest in store.ls(ArtifactKind.TRAJECTORIES):
-        artifact = store.open(store.ref(manifest))
-        for name in ("trajectories.parquet", "rejected.parquet"):
-            if (artifact.path / name).is_file():
-                found += read_trajectories(artifact.path / name)
-    return found
+    for files in [tables_in(place, store)] if place else tables_of_store(store()):
+        found = {one.id: (one, file) for file in files for one in matching(identity, file)}
+        if identity in found:
+            return found[identity]
+        if len(found) > 1:
+            shown = ", ".join(sorted(found)[:5])
+            raise ConfigError(f"{identity!r} means {len(found)} trajectories ({shown}, ...): give more of the id")
+        if found:
+            return next(iter(found.values()))
+    raise ConfigError(f"no trajectory {identity!r} in {place or 'the store'}; give --in or --store")
