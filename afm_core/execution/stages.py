@@ -23,6 +23,7 @@ from afm_core.config import (
     RegistryConfig,
     RunConfig,
     Section,
+    SelectionConfig,
     SftConfig,
     TasksConfig,
     TeacherConfig,
@@ -35,6 +36,8 @@ _LANGUAGE = ("afm_core/data", "afm_core/coa")
 _TOKENS = (*_LANGUAGE, "afm_core/tokens")
 _EPISODES = (*_TOKENS, "afm_core/tools", "afm_core/engines", "afm_core/rollout", "afm_core/rewards")
 _SCORING = tuple(f"afm_core/evaluation/{name}.py" for name in ("rows", "metrics", "sampling"))
+_TRAINING = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/training").glob("*.py")))
+"""Without the folder of RL: what is edited there never invalidates an SFT model."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,19 @@ STAGES: dict[str, Stage] = {
             ArtifactKind.MODEL,
             "afm_core.training.stages:sft",
             (SftConfig, AgentConfig),
-            ("afm_core/training", *_TOKENS),
+            (*_TRAINING, *_TOKENS),
             needs_ray=True,
+        ),
+        Stage(
+            "select",
+            ArtifactKind.TASKS,
+            "afm_core.training.rl.selection:select",
+            (SelectionConfig, AgentConfig, EngineConfig),
+            (
+                *(f"afm_core/training/rl/{name}.py" for name in ("selection", "eligibility")),
+                *(f"afm_core/evaluation/{name}.py" for name in ("protocols", "rows", "sampling", "shards")),
+                *_EPISODES,
+            ),
         ),
         Stage(
             "evaluate",
@@ -113,6 +127,7 @@ STAGES: dict[str, Stage] = {
             (AgentConfig, EngineConfig, EvaluationConfig, TeacherConfig),
             (
                 *(f"afm_core/evaluation/{name}.py" for name in ("stages", "runner", "baselines", "protocols")),
+                "afm_core/evaluation/shards.py",
                 *_SCORING,
                 "afm_core/taskcraft/select.py",
                 "afm_core/teacher",

@@ -139,7 +139,7 @@ class World:
             stage=stage, config=self.config.model_dump(mode="json"), inputs=inputs, variant=variant,
             store_uri=self.store.uri,
         )  # fmt: skip
-        sections = ("agent", "engine", "evaluation", "teacher", "registry")
+        sections = ("agent", "engine", "evaluation", "teacher", "registry", "selection")
         key = key or f"key-{stage}-{variant}-{'-'.join(ref.digest[:8] for ref in inputs.values())}"
         with self.store.attempt(
             key=key, spec=spec, kind=kind, sections=sections, scratch=self.scratch, stopping=stopping

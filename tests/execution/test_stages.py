@@ -65,6 +65,16 @@ def test_declared_sources_cover_everything_a_stage_imports(name: str) -> None:
     assert missing <= _UNUSED.get(name, set())
 
 
+def test_editing_reinforcement_learning_never_invalidates_an_sft_model() -> None:
+    """Neither is it among the declared sources, nor does anything else of the room import it."""
+    room = ROOT / "afm_core/training"
+    assert not any((ROOT / source) in (room, *(room / "rl").rglob("*")) for source in STAGES["sft"].sources)
+    graph = grimp.build_graph("afm_core")
+    for module in graph.modules:
+        if module.startswith("afm_core.training") and not module.startswith("afm_core.training.rl"):
+            assert not any(".training.rl" in one for one in graph.find_modules_directly_imported_by(module)), module
+
+
 def test_an_unknown_stage_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="corpus, tasks, teach"):
         stage_named("corpse")
