@@ -49,9 +49,8 @@ def run(
     end = road_stage(until)
     if no_wait:
         overrides = (*overrides, "execution.wait_for_lease=false")
-    config = resolve_config(profile, config_file, overrides)
     if plan:
-        _show_plan(config, refresh, end, as_json)
+        _show_plan(resolve_config(profile, config_file, overrides), refresh, end, as_json)
         return
     execute(profile, config_file, overrides, refresh, end, as_json)
 
@@ -65,45 +64,47 @@ def execute(
     as_json: bool,
 ) -> None:
     """Run the flow and print its result."""
-    document = _run_flow(profile, config_file, overrides, refresh, until)
+    from afm_cli.failure import failure_document
+    from afm_core.execution import new_run_id, open_run_store, stage_named
+
+    run_id = new_run_id()
+    with failure_document(run_id, as_json):
+        for name in refresh:
+            stage_named(name)
+        open_run_store(resolve_config(profile, config_file, overrides))
+        parameters = {
+            "profile": profile,
+            "overrides": list(overrides),
+            "config_file": str(config_file) if config_file else None,
+            "refresh": list(refresh),
+            "run_id": run_id,
+            "until": until,
+        }
+        document = _run_flow(parameters)
     if as_json:
         emit(document)
     else:
         _show(document)
 
 
-def _run_flow(
-    profile: str,
-    config_file: Path | None,
-    overrides: tuple[str, ...],
-    refresh: tuple[str, ...],
-    until: "RoadStage",
-) -> dict[str, Any]:
+def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
     import os
 
     from afm_core.config import home
-    from afm_core.execution.runs import new_run_id
-    from afm_core.execution.stages import stage_named
     from flows.embedded import embedded_server, wait_until_healthy
 
-    for name in refresh:
-        stage_named(name)
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
+    # What fails is told in one line by `main`; Prefect's own account of it is in the Prefect run.
+    os.environ.setdefault(
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR" if "AFM_DEBUG" in os.environ else "CRITICAL"
+    )
     stop_on_signals()
-    run_id = new_run_id()
-    say(f"run {run_id} (profile {profile}); records in {home() / 'runs' / run_id}")
+    run_id = parameters["run_id"]
+    say(f"run {run_id} (profile {parameters['profile']}); records in {home() / 'runs' / run_id}")
     with embedded_server(home()):
         from flows.pipeline import pipeline
 
         wait_until_healthy()
-        document: dict[str, Any] = pipeline(
-            profile=profile,
-            overrides=list(overrides),
-            config_file=str(config_file) if config_file else None,
-            refresh=list(refresh),
-            run_id=run_id,
-            until=until,
-        )
+        document: dict[str, Any] = pipeline(**parameters)
     return document
 
 

@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 
 from afm_core.evaluation import models_summary
 from afm_core.evaluation.report import collect, evaluated_models, render
-from afm_core.execution import RunRecord, RunSession, RunStatus
+from afm_core.execution import RunRecord, RunSession, RunStatus, run_json
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
@@ -30,16 +30,6 @@ def publish(session: RunSession) -> dict[str, Any]:
     create_table_artifact(key="result", table=_rows(record), description=f"Run {record.run_id}")
     create_markdown_artifact(key="report", markdown=f"Report of run `{record.run_id}`: `{record.report}`")
     return run_json(record)
-
-
-def run_json(record: RunRecord) -> dict[str, Any]:
-    """The stable JSON form of a run (what `afm run --json` prints)."""
-    fields = record.model_dump(mode="json", exclude={"config", "memory_series", "pid", "parameters"})
-    fields["stages"] = [
-        {name: stage[name] for name in ("name", "cached", "seconds", "artifact", "metrics")}
-        for stage in fields["stages"]
-    ]
-    return fields
 
 
 def _rows(record: RunRecord) -> list[dict[str, Any]]:

@@ -1,10 +1,20 @@
 """Runs one stage as a fresh process, and keeps the record of a run. `afm stage` is the other end."""
 
 from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Waiting
+from afm_core.execution.preflight import open_run_store, store_uri
 from afm_core.execution.process import StageFailed
 from afm_core.execution.road import RoadStage, road_stage
-from afm_core.execution.runs import RunDirectory, RunRecord, RunStatus, StageRecord, find_run, list_runs, new_run_id
-from afm_core.execution.session import RunSession, is_retryable, store_uri
+from afm_core.execution.runs import (
+    RunDirectory,
+    RunRecord,
+    RunStatus,
+    StageRecord,
+    find_run,
+    list_runs,
+    new_run_id,
+    run_json,
+)
+from afm_core.execution.session import RunSession, is_retryable
 from afm_core.execution.stages import STAGES, Stage, key_of, stage_named
 
 __all__ = [
@@ -28,7 +38,9 @@ __all__ = [
     "key_of",
     "list_runs",
     "new_run_id",
+    "open_run_store",
     "road_stage",
+    "run_json",
     "stage_named",
     "store_uri",
 ]

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
-from afm_core.config import Dtype, EngineConfig, RunConfig, TrainerConfig, home
+from afm_core.config import Dtype, EngineConfig, RunConfig, TrainerConfig
+from afm_core.execution.preflight import open_run_store
 from afm_core.execution.road import RoadStage, stages_until
-from afm_core.execution.session import store_uri
 from afm_core.execution.stages import key_of, stage_named
-from afm_core.store import ArtifactRef, StageSpec, Store, open_store
+from afm_core.store import ArtifactRef, StageSpec, Store
 
 _ROAD: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("corpus", "", {}),
@@ -45,10 +45,12 @@ class PlannedStage(BaseModel):
 
 
 def plan_run(config: RunConfig, refresh: Iterable[str] = (), until: RoadStage = RoadStage.RL) -> list[PlannedStage]:
-    """The stages of a run in order. Raises ConfigError for an unusable store or an unknown stage in `refresh`."""
+    """The stages of a run in order. Raises ConfigError for what would refuse the run (see `open_run_store`), or an
+    unknown stage in `refresh`.
+    """
     anew = frozenset(stage_named(name).name for name in refresh)
     made = stages_until(until, config)
-    store = open_store(store_uri(config), home() / "cache", create=False)
+    store = open_run_store(config, create=False)
     known: dict[str, ArtifactRef] = {}
     steps = []
     for name, variant, sources in _ROAD:

@@ -63,6 +63,16 @@ class RunRecord(BaseModel):
     memory_series: list[tuple[float, int]] = Field(default_factory=list)
 
 
+def run_json(record: RunRecord) -> dict[str, Any]:
+    """The stable JSON form of a run (what `afm run --json` prints, also of one that failed)."""
+    fields = record.model_dump(mode="json", exclude={"config", "memory_series", "pid", "parameters"})
+    fields["stages"] = [
+        {name: stage[name] for name in ("name", "cached", "seconds", "artifact", "metrics")}
+        for stage in fields["stages"]
+    ]
+    return fields
+
+
 def new_run_id() -> str:
     """Sortable and unique: UTC time and four random hex digits."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -13,12 +13,14 @@ from typing import Any
 from afm_core.config import RunConfig, home, resolved_json
 from afm_core.execution.events import Event, FailureKind
 from afm_core.execution.memory import MemorySampler
+from afm_core.execution.preflight import open_run_store
 from afm_core.execution.process import StageFailed, run_process, stop_all
 from afm_core.execution.ray_head import LocalRay
 from afm_core.execution.road import RoadStage, stages_until
 from afm_core.execution.runs import RunDirectory, RunRecord, RunStatus, StageRecord, now
+from afm_core.execution.scratch import sweep
 from afm_core.execution.stages import key_of, stage_named
-from afm_core.store import ArtifactRef, StageSpec, Store, open_store
+from afm_core.store import ArtifactRef, StageSpec, Store
 from afm_core.tracking import MetricSpool, Replayer
 
 Listener = Callable[[str, Event], None]
@@ -41,8 +43,8 @@ class RunSession:
         self.stages = stages_until(until, config)
         self.home = home()
         self.refresh = frozenset(stage_named(name).name for name in refresh)
+        self.store: Store = open_run_store(config)
         self.directory = RunDirectory(self.home, run_id).create()
-        self.store: Store = open_store(store_uri(config), self.home / "cache")
         self.record = RunRecord(
             run_id=run_id,
             profile=config.profile,
@@ -71,6 +73,7 @@ class RunSession:
         stop_all()
         self._ray.close()
         self._memory.__exit__()
+        sweep(self.home / "scratch")
         if error is not None:
             cancelled = kind is not None and not issubclass(kind, Exception)
             self.record.status = RunStatus.CANCELLED if cancelled else RunStatus.FAILED
@@ -206,11 +209,6 @@ class RunSession:
         self.record.seconds = round(time.monotonic() - self._started, 1)
         self.record.peak_memory_bytes = self._memory.peak_bytes
         self.record.memory_series = list(self._memory.series)
-
-
-def store_uri(config: RunConfig) -> str:
-    """Where artifacts live: configured, or `$AFM_STORE`, or `$AFM_HOME/store`."""
-    return config.store.uri or os.environ.get("AFM_STORE") or str(home() / "store")
 
 
 def is_retryable(error: BaseException) -> bool:

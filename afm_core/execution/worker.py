@@ -7,13 +7,11 @@ its parent, seals a checkpoint on SIGTERM, and never leaves a child behind (it l
 import logging
 import os
 import platform
-import shutil
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import fsspec
@@ -23,6 +21,7 @@ from afm_core.config import ConfigError, RunConfig, home
 from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Waiting, encode
 from afm_core.execution.lifeline import die_with_parent, end_own_group, watch_pipe
 from afm_core.execution.process import GRACE_SECONDS, PARENT_PIPE
+from afm_core.execution.scratch import private_scratch
 from afm_core.execution.stages import key_of, stage_named
 from afm_core.store import Holder, StageInterrupted, StageResult, StageSpec, Store, open_store
 from afm_core.tracking import MetricSpool
@@ -88,21 +87,23 @@ def _attempt(spec: StageSpec, write: EventWriter, stopping: threading.Event) -> 
     store = open_store(spec.store_uri, home() / "cache")
     label = f"{spec.stage}:{spec.variant}" if spec.variant else spec.stage
     run_id = os.environ.get("AFM_RUN_ID", "manual")
-    scratch = _private_scratch(home() / "scratch")
-    with store.attempt(
-        key=key_of(spec),
-        spec=spec,
-        kind=stage.kind,
-        sections=tuple(stage.config_of(config)),
-        scratch=scratch,
-        generation=spec.generation,
-        attempt_id=f"{run_id}:{label}:{os.getpid()}",
-        wait=config.execution.wait_for_lease,
-        stopping=stopping,
-        on_wait=_once_each(lambda holder: write(Waiting(holder=str(holder)))),
-        progress=lambda done, total, message: write(Progress(done=done, total=total, message=message)),
-        metrics=_metrics(label, run_id),
-    ) as attempt:
+    with (
+        private_scratch(home() / "scratch") as scratch,
+        store.attempt(
+            key=key_of(spec),
+            spec=spec,
+            kind=stage.kind,
+            sections=tuple(stage.config_of(config)),
+            scratch=scratch,
+            generation=spec.generation,
+            attempt_id=f"{run_id}:{label}:{os.getpid()}",
+            wait=config.execution.wait_for_lease,
+            stopping=stopping,
+            on_wait=_once_each(lambda holder: write(Waiting(holder=str(holder)))),
+            progress=lambda done, total, message: write(Progress(done=done, total=total, message=message)),
+            metrics=_metrics(label, run_id),
+        ) as attempt,
+    ):
         if attempt.committed is not None:
             return _finished(store, attempt.committed, cached=True)
         result: StageResult = stage.load()(attempt)
@@ -148,14 +149,3 @@ def _tie_to_parent(stopping: threading.Event) -> None:
         threading.Timer(GRACE_SECONDS, end_own_group).start()
 
     watch_pipe(0, parent_gone)
-
-
-def _private_scratch(root: Path) -> Path:
-    """This process's scratch folder; those of processes of this host that no longer run are removed."""
-    root.mkdir(parents=True, exist_ok=True)
-    for folder in root.glob("pid-*"):
-        if not Path(f"/proc/{folder.name.removeprefix('pid-')}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-    private = root / f"pid-{os.getpid()}"
-    private.mkdir(exist_ok=True)
-    return private

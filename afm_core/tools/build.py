@@ -30,10 +30,10 @@ def build_tools(
     Raises:
         ConfigError: a tag that calls no tool, or an unknown tool (the nearest is named).
     """
+    check_tools(agent)
     limit = agent.budget.observation_tokens * CHARACTERS_PER_TOKEN
     made: dict[str, Tool] = {}
-    for tag, name in agent.tools.items():
-        _check(tag, name)
+    for name in agent.tools.values():
         if name in made:
             continue
         if name == SearchLocal.name:
@@ -43,12 +43,14 @@ def build_tools(
     return {Tag(tag): made[name] for tag, name in agent.tools.items()}
 
 
-def _check(tag: str, name: str) -> None:
+def check_tools(agent: AgentConfig) -> None:
+    """Raises ConfigError for a tag that calls no tool, or an unknown tool; names the nearest."""
     tags = sorted(str(one) for one in TOOL_TAGS)
-    if tag not in tags:
-        raise ConfigError(f"agent.tools: {tag!r} is no tag that calls a tool{nearest(tag, tags)}")
-    if name not in TOOL_NAMES:
-        raise ConfigError(f"agent.tools.{tag}: no tool {name!r}{nearest(name, TOOL_NAMES)}")
+    for tag, name in agent.tools.items():
+        if tag not in tags:
+            raise ConfigError(f"agent.tools: {tag!r} is no tag that calls a tool{nearest(tag, tags)}")
+        if name not in TOOL_NAMES:
+            raise ConfigError(f"agent.tools.{tag}: no tool {name!r}{nearest(name, TOOL_NAMES)}")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

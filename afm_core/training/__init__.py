@@ -5,7 +5,7 @@ Light names are exported here; everything that needs torch lives in its own modu
 """
 
 from afm_core.training.errors import TrainingFailed, TrainingWorkerDied
-from afm_core.training.models import cached_models, model_cache, resolve_model
+from afm_core.training.models import cached_models, check_source, is_made, model_cache, resolve_model
 from afm_core.training.plan import Batch, micro_batches, training_steps
 from afm_core.training.schedule import learning_rate
 
@@ -14,6 +14,8 @@ __all__ = [
     "TrainingFailed",
     "TrainingWorkerDied",
     "cached_models",
+    "check_source",
+    "is_made",
     "learning_rate",
     "micro_batches",
     "model_cache",

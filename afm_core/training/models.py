@@ -46,6 +46,11 @@ def model_cache() -> Path:
     return Path(base).expanduser() / "afm" / "models"
 
 
+def is_made(source: str) -> bool:
+    """Whether the pipeline makes this model itself, from the corpus."""
+    return source == TINY
+
+
 def check_source(source: str) -> None:
     """Refuse at once what can be known to fail without fetching anything.
 
@@ -54,7 +59,7 @@ def check_source(source: str) -> None:
         hub's cache while HF_HUB_OFFLINE forbids fetching it.
     """
     directory = Path(source).expanduser()
-    if source in (TINY, SMOLLM2):
+    if is_made(source) or source == SMOLLM2:
         return
     if source.startswith("s3://"):
         require_credentials(f"model {source}")
@@ -75,7 +80,7 @@ def resolve_model(source: str) -> Path:
     Raises:
         ConfigError: unknown source, no access, wrong hash, or a directory that holds no model.
     """
-    if source == TINY:
+    if is_made(source):
         raise ConfigError("the model 'tiny' is made by the pipeline from a corpus; it cannot be fetched")
     check_source(source)
     if source == SMOLLM2:

@@ -1,5 +1,6 @@
 """What a first user runs into: one line and exit code 2 for every mistake, nothing half-written, no lost champion."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -151,3 +152,29 @@ def test_asking_for_the_champion_makes_no_database(own_home: Path) -> None:
         open_model(load_config("smoke"), "champion")
     assert Registry(f"sqlite:///{own_home / 'mlflow.db'}", "afm").versions() == []
     assert not own_home.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--set", "store.uri=s3://nowhere/x"], "no credentials"),
+        (["--set", "store.uri=/proc/store"], "cannot be written"),
+        (["--set", "model.source=nosuchmodel"], "no model 'nosuchmodel'"),
+        (["--set", "sft.epochs=many"], "sft.epochs"),
+        (["--refresh", "stf"], "no stage 'stf'"),
+    ],
+)
+def test_a_run_that_is_refused_is_one_line_and_one_document(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    command = [sys.executable, "-m", "afm_cli.main", "run", "--profile", "smoke", "--json", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert told in line
+    document = json.loads(ended.stdout)
+    assert (document["run_id"], document["status"], document["stages"]) == (None, "failed", [])
+    assert told in document["error"]
+    assert not (own_home / "runs").exists()
