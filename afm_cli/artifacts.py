@@ -106,19 +106,15 @@ def verify(artifact: str | None, store_uri: str, as_json: bool) -> None:
     fresh = {one.ref.uri for one in bad}
     known = [one for one in store.quarantine_list() if one.ref.uri not in fresh] if artifact is None else []
     if as_json:
-        emit(
-            {
-                "verified": len(results),
-                "corrupt": [
-                    {"artifact": one.ref.model_dump(mode="json"), "stage": one.stage, "problems": list(one.problems)}
-                    for one in bad
-                ],
-                "quarantined": [{**vars(one), "ref": one.ref.model_dump(mode="json")} for one in known],
-            }
-        )
-    for one in known:
-        state = "made anew since" if one.replaced else "not made anew yet"
-        say(f"quarantined earlier: {one.ref.kind}:{one.ref.digest[:12]} ({one.stage}): {one.reason}; {state}")
+        corrupt = [{"artifact": one.ref.model_dump(mode="json"), **_fields(one, "stage", "problems")} for one in bad]
+        earlier = [
+            {"artifact": mark.ref.model_dump(mode="json"), **_fields(mark, "stage", "generation", "reason", "replaced")}
+            for mark in known
+        ]
+        emit({"verified": len(results), "corrupt": corrupt, "quarantined": earlier})
+    for mark in known:
+        state = "made anew since" if mark.replaced else "not made anew yet"
+        say(f"quarantined earlier: {mark.ref.kind}:{mark.ref.digest[:12]} ({mark.stage}): {mark.reason}; {state}")
     for one in bad:
         say(f"{one.ref.kind}:{one.ref.digest[:12]} ({one.stage}): {'; '.join(one.problems)}")
     say(f"{len(results)} artifacts, {_bytes(sum(one.bytes for one in results))} hashed, {len(bad)} corrupt")
@@ -186,6 +182,10 @@ def _registries(records: "list[RunRecord]") -> "Iterator[tuple[TrackingConfig, s
     for record in records:
         tracking = TrackingConfig(uri=str(record.config.get("tracking", {}).get("uri", TrackingConfig().uri)))
         yield tracking, str(record.config.get("registry", {}).get("model_name", RegistryConfig().model_name))
+
+
+def _fields(found: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in names}
 
 
 def _print_lineage(node: Any, role: str, indent: str, seen: set[str]) -> None:

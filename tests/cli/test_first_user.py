@@ -17,6 +17,7 @@ from afm_core.config import ConfigError, RegistryConfig, load_config
 from afm_core.execution import RunDirectory, RunRecord, find_run, list_runs
 from afm_core.execution.plan import plan_run
 from afm_core.execution.runs import now
+from afm_core.store import ArtifactKind, StageResult, StageSpec, open_store
 from afm_core.tracking import Registry
 
 
@@ -145,6 +146,28 @@ def test_a_store_that_is_not_there_is_a_mistake_and_is_not_made(tmp_path: Path, 
     with pytest.raises(ConfigError, match=r"there is no store at .*typo"):
         CliRunner().invoke(afm, [*arguments, "--store", str(tmp_path / "typo")], catch_exceptions=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_verification_tells_what_is_quarantined_already(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"), tmp_path / "cache")
+    spec = StageSpec(stage="tasks", config={}, store_uri=store.uri)
+    with store.attempt(
+        key="a" * 64, spec=spec, kind=ArtifactKind.TASKS, sections=(), scratch=tmp_path / "scratch"
+    ) as attempt:
+        (attempt.output / "tasks.parquet").write_bytes(b"x")
+        digest = attempt.commit(StageResult()).digest
+    store.quarantine("a" * 64, 0, "tasks.parquet: its content was changed")
+    arguments = ["artifacts", "verify", "--store", store.uri]
+    told = CliRunner().invoke(afm, arguments, catch_exceptions=False)
+    assert told.exit_code == 0
+    expected = (
+        f"quarantined earlier: tasks:{digest[:12]} (tasks): tasks.parquet: its content was changed; not made anew"
+    )
+    assert expected in told.stderr
+    document = json.loads(CliRunner().invoke(afm, [*arguments, "--json"]).stdout)
+    assert (document["verified"], document["corrupt"]) == (0, [])
+    (found,) = document["quarantined"]
+    assert (found["artifact"]["digest"], found["stage"], found["replaced"]) == (digest, "tasks", False)
 
 
 def test_asking_for_the_champion_makes_no_database(own_home: Path) -> None:
