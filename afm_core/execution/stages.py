@@ -21,6 +21,8 @@ from afm_core.config import (
     EvaluationConfig,
     ModelConfig,
     RegistryConfig,
+    RlConfig,
+    RolloutConfig,
     RunConfig,
     Section,
     SelectionConfig,
@@ -119,6 +121,19 @@ STAGES: dict[str, Stage] = {
                 *(f"afm_core/evaluation/{name}.py" for name in ("protocols", "rows", "sampling", "shards")),
                 *_EPISODES,
             ),
+        ),
+        Stage(
+            "rl",
+            ArtifactKind.MODEL,
+            "afm_core.training.rl.stage:rl",
+            (RlConfig, RolloutConfig, SelectionConfig, AgentConfig, EngineConfig),
+            (
+                "afm_core/training",
+                *(f"afm_core/evaluation/{name}.py" for name in ("protocols", "rows", "shards")),
+                *_SCORING,
+                *_EPISODES,
+            ),
+            needs_ray=True,
         ),
         Stage(
             "evaluate",

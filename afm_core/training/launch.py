@@ -30,15 +30,17 @@ _CONSEQUENCES = ("Connection closed by peer", "Connection reset by peer", "NCCL"
 
 
 @contextmanager
-def connected_ray(config: TrainerConfig) -> Iterator[None]:
+def connected_ray(config: TrainerConfig, other_cpus: int = 0) -> Iterator[None]:
     """The Ray at $RAY_ADDRESS, else a small local one that ends with this block.
+
+    other_cpus: logical CPUs that a local one has beside those of the training workers.
 
     Raises:
         ConfigError: the cluster is too small for the configured workers.
     """
     import ray
 
-    with connected(config.world_size * config.threads):
+    with connected(config.world_size * config.threads + other_cpus):
         _check_resources(ray.cluster_resources(), config)
         yield
 
@@ -61,7 +63,9 @@ def follow(
         TrainingWorkerDied: a process was killed or lost. TrainingFailed: the loop raised.
     """
     failure: list[BaseException] = []
-    thread = threading.Thread(target=_fit, args=({"entry": entry, "job": job}, config, storage, failure), name="ray-train", daemon=True)
+    thread = threading.Thread(
+        target=_fit, args=({"entry": entry, "job": job}, config, storage, failure), name="ray-train", daemon=True
+    )
     thread.start()
     events = channel.reader()
     last: dict[str, Any] = {}
