@@ -13,9 +13,9 @@ ROLLOUTS = Path("sidecar/rollouts")
 """A folder a step below a model artifact: trajectories.parquet, experience.parquet, step.json."""
 
 END_WORDS = {
-    "completed": "all steps were made",
-    "no_signal": "ended early: no group had members with different rewards, however often prompts were drawn",
-    "early_stop": "ended early: no new best on the dev tasks for long",
+    "completed": "All steps were made",
+    "no_signal": "Ended early, as no group had members with different rewards, however often prompts were drawn",
+    "early_stop": "Ended early, without a new best on the dev tasks for long",
 }
 
 
@@ -34,18 +34,22 @@ def load_rl(directory: Path) -> dict[str, Any] | None:
 
 
 def end_words(rl: Mapping[str, Any]) -> str:
-    """Why RL ended, and which model came out, in one sentence without a full stop."""
+    """Why RL ended, and which model it kept, in one sentence without a full stop."""
     step, last = rl["registered_step"], len(rl["steps"])
-    which = "the model it was given (no step was better on dev)" if step == 0 else f"the model after step {step}"
-    return f"{END_WORDS.get(str(rl.get('end')), str(rl.get('end')))}; {which} of {last} came out"
+    which = "the model it was given, better on dev than any of its" if step == 0 else f"the model after step {step} of"
+    return f"{END_WORDS.get(str(rl.get('end')), str(rl.get('end')))}; kept: {which} {last} steps"
 
 
 def rl_table(rl: Mapping[str, Any]) -> "Table":
-    """One row a step (rich): what was sampled, how the update went, and dev accuracy where it was measured."""
+    """One row a step (rich): what was sampled, how the update went, and dev accuracy where it was measured.
+
+    Live: groups with signal of all. Calls and tokens are means an episode, entropy and KL nats a token. The model that
+    was kept has a star.
+    """
     from rich.table import Table
 
     table = Table(title="reinforcement learning", title_justify="left", title_style="bold")
-    names = ("step", "reward", "groups with signal", "loss", "entropy", "tool calls", "model tokens", "kl", "dev")
+    names = ("step", "reward", "live", "loss", "entropy", "calls", "tokens", "KL", "dev")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     accuracy = {one["step"]: one["accuracy"] for one in rl["evaluations"]}
@@ -55,12 +59,12 @@ def rl_table(rl: Mapping[str, Any]) -> "Table":
         table.add_row(
             str(one["step"]),
             f"{one['reward']:.3f}",
-            f"{one['live_groups']} of {one['groups']}",
+            f"{one['live_groups']}/{one['groups']}",
             f"{one['loss']:.4f}",
             f"{one['entropy']:.3f}",
             f"{one['mean_tool_calls']:.1f}",
             f"{one['mean_model_tokens']:.0f}",
-            f"{one['kl_sampler']:.1e}",
+            f"{one['kl_sampler']:.0e}",
             _dev(accuracy, one["step"], rl["registered_step"]),
         )
     return table

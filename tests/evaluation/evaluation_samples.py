@@ -8,11 +8,13 @@ from pathlib import Path
 from afm_core.config import RegistryConfig
 from afm_core.data import Status
 from afm_core.evaluation import EvaluationRow, Side, decide, summarise
+from afm_core.evaluation.metrics import wilson_interval
 from afm_core.evaluation.report import (
     CurveView,
     ElementView,
     EvaluationView,
     ReportData,
+    RlView,
     RoadView,
     StageView,
     TokenView,
@@ -104,7 +106,44 @@ def sample_trajectories():
             ("3", "3 metres"), reward=0.0, hops=2, source="SFT model", violations=("missing_plan",),
             trained=written,
         ),
+        TrajectoryView(
+            "r1", "RL step 1, right", "In which country does the city of Port Vila lie?", hostile, "Vanuatu",
+            ("Vanuatu",), reward=1.0, hops=1, source="the policy in training",
+            trained="were trained with an advantage of +1.21",
+        ),
     )  # fmt: skip
+
+
+def sample_rl(steps=12):
+    """A training of RL that goes well until its ninth step, with a warning and every kind of masked trajectory."""
+    rng = random.Random(4)
+    records = []
+    for step in range(1, steps + 1):
+        live = rng.randrange(4, 7)
+        records.append(
+            {
+                "step": step, "loss": rng.uniform(-0.03, 0.02), "learning_rate": 2e-5, "gradient_norm": 1.0,
+                "reward": min(0.9, 0.45 + 0.03 * step + rng.uniform(-0.05, 0.05)), "groups": 8, "live_groups": live,
+                "trajectories": live * 8 - 1, "tokens": 20_000, "model_tokens": 6_000,
+                "entropy": 0.42 * math.exp(-step / 9) + 0.05, "kl_sampler": 10 ** rng.uniform(-5, -3.5),
+                "clip_share": 0.01, "importance_weight": 1.0, "mean_tool_calls": 2.4 - 0.04 * step,
+                "mean_model_tokens": 118 - 3.0 * step + rng.uniform(-4, 4), "mean_turns": 3.4, "staleness": 0,
+                "sampling_rounds": 1, "probe_difference": 1e-6,
+                "status": {"completed": 55, "parse_error": 4, "budget_exhausted": 3, "tool_error": 2},
+                "masked": {"no_signal": (8 - live) * 8 - 2, "tool_error": 2, "too_long": 1},
+            }
+        )  # fmt: skip
+    accuracies = [0.42, 0.5, 0.61, 0.68, 0.64][: steps // 3 + 1]
+    evaluations = [
+        {"step": 3 * number, "accuracy": value, "n": 60, "scored": 60, "mean_tool_calls": 2.0,
+         "interval": list(wilson_interval(round(60 * value), 60)), "mean_sampled_tokens": 110.0}
+        for number, value in enumerate(accuracies)
+    ]  # fmt: skip
+    warnings = ["step 12: 34.0 model tokens an episode, 118.0 in the first step <b>"]
+    best = max(evaluations, key=lambda one: one["accuracy"])["step"]
+    record = {"end": "early_stop", "registered_step": best, "warnings": warnings, "evaluations": evaluations,
+              "steps": records}  # fmt: skip
+    return RlView(record, {"kept": 212, "too_easy": 71, "too_hard": 25, "known": 12})
 
 
 def sample_report_data():
@@ -126,14 +165,17 @@ def sample_report_data():
              summarise(base, 100)),
         ),
         EvaluationView(
-            "sft", (entry("agent", 360, 0.9, 1), entry("closed_book", 60, 0.06, 1), summarise(sft, 100))
+            "sft", (entry("agent", 360, 0.72, 1), entry("closed_book", 60, 0.06, 1), summarise(sft, 100))
+        ),
+        EvaluationView(
+            "rl", (entry("agent", 360, 0.91, 3), entry("closed_book", 60, 0.05, 2), summarise(sft, 100))
         ),
     )  # fmt: skip
-    names = ["corpus", "tasks", "teach", "curate", "base", "sft", "evaluate:reference", "evaluate:base",
-             "evaluate:sft", "register"]  # fmt: skip
-    seconds = [4.2, 3.1, 22.0, 41.3, 35.0, 412.7, 9.0, 301.0, 377.5, 6.4]
+    names = ["corpus", "tasks", "teach", "curate", "base", "sft", "select", "rl", "evaluate:reference",
+             "evaluate:base", "evaluate:policy", "evaluate:policy:rl", "register"]  # fmt: skip
+    seconds = [4.2, 3.1, 22.0, 41.3, 35.0, 412.7, 88.0, 702.4, 9.0, 301.0, 377.5, 371.0, 6.4]
     stages = tuple(
-        StageView(name, "model" if name in {"base", "sft"} else "artifact", f"{number + 17:02x}c4e1a07b9d" * 5,
+        StageView(name, "model" if name in {"base", "sft", "rl"} else "artifact", f"{number + 17:02x}c4e1a07b9d" * 5,
                   f"store/{name}", number < 2, spent, {"rows": 360, "accuracy": 0.85321} if number > 5 else {"rows": 9})
         for number, (name, spent) in enumerate(zip(names, seconds, strict=True))
     )  # fmt: skip
@@ -150,7 +192,7 @@ def sample_report_data():
                    "gate": {"1": 30, "2": 35, "3": 25, "4": 10}, "test": {"1": 108, "2": 126, "3": 90, "4": 36}},
             360, 317, {"too_few_interactions": 21, "duplicate": 14, "guessable_share": 8}, 72_914, 28_533,
         ),
-        curves=(CurveView("sft", loss),), evaluations=evaluations, decision=decision.to_json(),
+        curves=(CurveView("sft", loss),), rl=sample_rl(), evaluations=evaluations, decision=decision.to_json(),
         trajectories=sample_trajectories(), peak_memory_bytes=int(5.1 * 1024**3), memory_series=memory,
         config={"profile": "laptop", "sft": {"learning_rate": 3e-4}},
     )  # fmt: skip

@@ -37,7 +37,8 @@ def test_the_page_loads_nothing(page):
 
 
 def test_every_part_of_a_whole_run_is_there(page):
-    for title in ("Stages", "From documents to trained tokens", "Training loss", "Accuracy on held-out tasks",
+    for title in ("Stages", "From documents to trained tokens", "Training loss", "Reinforcement learning",
+                  "Accuracy on held-out tasks",
                   "How episodes ended", "Promotion", "Trajectories", "Memory", "Configuration"):  # fmt: skip
         assert f">{title}" in page, title
 
@@ -51,7 +52,8 @@ def test_an_empty_run_still_has_a_report():
 
 def test_headline_compares_with_the_better_prompt_of_the_base():
     text = headline(sample_report_data())
-    assert text.startswith("The SFT model solves")
+    assert text.startswith("The RL model solves")
+    assert "; the SFT model " in text
     assert "the base model, " in text
 
 

@@ -11,6 +11,7 @@ from afm_core.evaluation.report.data import (
     TokenView,
     TrajectoryView,
 )
+from afm_core.evaluation.report.learning import RlView
 from afm_core.evaluation.report.page import headline, render, write_report
 from afm_core.evaluation.results import result_table
 
@@ -19,6 +20,7 @@ __all__ = [
     "ElementView",
     "EvaluationView",
     "ReportData",
+    "RlView",
     "RoadView",
     "StageView",
     "TokenView",

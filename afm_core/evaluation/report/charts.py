@@ -48,20 +48,20 @@ def dot_and_whisker(measures: Sequence[Measure], title: str, label_width: int = 
 
     parts = []
     for tick in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(_line(x(tick), top, x(tick), height - 28, "grid"))
-        parts.append(_text(x(tick), height - 10, f"{tick:.0%}", "axis", "middle"))
+        parts.append(rule(x(tick), top, x(tick), height - 28, "grid"))
+        parts.append(words(x(tick), height - 10, f"{tick:.0%}", "axis", "middle"))
     for number, one in enumerate(measures):
         y = top + row * number + row / 2
-        parts.append(_text(label_width - 14, y + 4, one.label, "label", "end"))
+        parts.append(words(label_width - 14, y + 4, one.label, "label", "end"))
         if one.value is None:
-            parts.append(_text(x(0) + 6, y + 4, "nothing scored", "axis", "start"))
+            parts.append(words(x(0) + 6, y + 4, "nothing scored", "axis", "start"))
             continue
-        parts.append(_line(x(one.low), y, x(one.high), y, f"whisker {one.series}"))
-        parts.extend(_line(x(end), y - 5, x(end), y + 5, f"whisker {one.series}") for end in (one.low, one.high))
+        parts.append(rule(x(one.low), y, x(one.high), y, f"whisker {one.series}"))
+        parts.extend(rule(x(end), y - 5, x(end), y + 5, f"whisker {one.series}") for end in (one.low, one.high))
         parts.append(f'<circle cx="{x(one.value):.1f}" cy="{y:.1f}" r="5.5" class="dot {escape(one.series)}"/>')
-        parts.append(_text(WIDTH - right + 18, y + 4, f"{one.value:.1%}", "value", "start"))
-        parts.append(_text(WIDTH, y + 4, one.note, "axis", "end"))
-    return _svg(parts, height, title)
+        parts.append(words(WIDTH - right + 18, y + 4, f"{one.value:.1%}", "value", "start"))
+        parts.append(words(WIDTH, y + 4, one.note, "axis", "end"))
+    return drawing(parts, height, title)
 
 
 def grouped_bars(groups: Sequence[tuple[str, Sequence[Measure]]], title: str) -> Markup:
@@ -74,15 +74,15 @@ def grouped_bars(groups: Sequence[tuple[str, Sequence[Measure]]], title: str) ->
     parts = []
     for tick in (0, 0.25, 0.5, 0.75, 1):
         y = top + plot * (1 - tick)
-        parts.append(_line(left, y, WIDTH, y, "grid"))
-        parts.append(_text(left - 8, y + 4, f"{tick:.0%}", "axis", "end"))
+        parts.append(rule(left, y, WIDTH, y, "grid"))
+        parts.append(words(left - 8, y + 4, f"{tick:.0%}", "axis", "end"))
     for number, (label, bars) in enumerate(groups):
         centre = left + slot * (number + 0.5)
-        parts.append(_text(centre, height - 20, label, "label", "middle"))
+        parts.append(words(centre, height - 20, label, "label", "middle"))
         start = centre - bar * len(bars) / 2
         for index, one in enumerate(bars):
             parts.extend(_bar(one, start + bar * index, bar, top, plot, height))
-    return _svg(parts, height, title)
+    return drawing(parts, height, title)
 
 
 def line_chart(
@@ -103,25 +103,25 @@ def line_chart(
         return left + (point[0] - x_low) / span * (WIDTH - left - right), top + plot * (1 - point[1] / y_high)
 
     parts = []
-    for tick in _ticks(0, y_high, 5):
+    for tick in ticks(0, y_high, 5):
         y = place((x_low, tick))[1]
-        parts.append(_line(left, y, WIDTH - right, y, "grid"))
-        parts.append(_text(left - 8, y + 4, f"{tick:g}", "axis", "end"))
-    for tick in _ticks(x_low, x_high, 8):
-        parts.append(_text(place((tick, 0))[0], top + plot + 18, f"{tick:g}", "axis", "middle"))
-    parts.append(_text(left, top - 12, y_label, "axis", "start"))
-    parts.append(_text(WIDTH - right, height - 8, x_label, "axis", "end"))
+        parts.append(rule(left, y, WIDTH - right, y, "grid"))
+        parts.append(words(left - 8, y + 4, f"{tick:g}", "axis", "end"))
+    for tick in ticks(x_low, x_high, 8):
+        parts.append(words(place((tick, 0))[0], top + plot + 18, f"{tick:g}", "axis", "middle"))
+    parts.append(words(left, top - 12, y_label, "axis", "start"))
+    parts.append(words(WIDTH - right, height - 8, x_label, "axis", "end"))
     if limit:
         y = place((x_low, limit[0]))[1]
-        parts.append(_line(left, y, WIDTH - right, y, "limit"))
-        parts.append(_text(WIDTH - right, y - 6, limit[1], "axis", "end"))
+        parts.append(rule(left, y, WIDTH - right, y, "limit"))
+        parts.append(words(WIDTH - right, y - 6, limit[1], "axis", "end"))
     for series, line in curves:
         placed = [place(point) for point in line if all(map(math.isfinite, point))]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         parts.append(f'<polyline points="{path}" class="line {escape(series)}"/>')
         if len(placed) <= 60:
             parts.extend(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" class="dot {escape(series)}"/>' for x, y in placed)
-    return _svg(parts, height, title)
+    return drawing(parts, height, title)
 
 
 def stacked_bar(parts: Sequence[Part], title: str) -> Markup:
@@ -141,41 +141,43 @@ def stacked_bar(parts: Sequence[Part], title: str) -> Markup:
 
 def _bar(one: Measure, x: float, width: float, top: float, plot: float, height: float) -> list[str]:
     middle = x + width / 2
-    parts = [_text(middle, height - 4, one.note, "axis", "middle")]
+    parts = [words(middle, height - 4, one.note, "axis", "middle")]
     if one.value is None:
-        return [*parts, _text(middle, top + plot - 6, "n/a", "axis", "middle")]
+        return [*parts, words(middle, top + plot - 6, "n/a", "axis", "middle")]
     y = top + plot * (1 - one.value)
     high, low = top + plot * (1 - one.high), top + plot * (1 - one.low)
     parts.append(
         f'<rect x="{x + 2:.1f}" y="{y:.1f}" width="{width - 4:.1f}" height="{max(1.5, top + plot - y):.1f}" rx="2" '
         f'class="bar {escape(one.series)}"><title>{escape(one.label)}: {one.value:.1%}</title></rect>'
     )
-    parts.append(_line(middle, high, middle, low, "bar-whisker"))
-    parts.extend(_line(middle - 4, end, middle + 4, end, "bar-whisker") for end in (high, low))
-    parts.append(_text(middle, high - 6, f"{one.value:.0%}", "value", "middle"))
+    parts.append(rule(middle, high, middle, low, "bar-whisker"))
+    parts.extend(rule(middle - 4, end, middle + 4, end, "bar-whisker") for end in (high, low))
+    parts.append(words(middle, high - 6, f"{one.value:.0%}", "value", "middle"))
     return parts
 
 
-def _ticks(low: float, high: float, count: int) -> list[float]:
+def ticks(low: float, high: float, count: int) -> list[float]:
     """Round numbers inside [low, high], about `count` of them."""
     raw = (high - low) / count or 1.0
     magnitude = 10 ** math.floor(math.log10(raw))
     step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw)
-    first = math.ceil(low / step)
-    return [round(index * step, 10) for index in range(first, math.floor(high / step) + 1)]
+    first, digits = math.ceil(low / step), 10 - math.floor(math.log10(step))
+    return [round(index * step, digits) for index in range(first, math.floor(high / step) + 1)]
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, series: str) -> str:
+def rule(x1: float, y1: float, x2: float, y2: float, series: str) -> str:
+    """A straight line of a CSS class."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{escape(series)}"/>'
 
 
-def _text(x: float, y: float, content: str, series: str, anchor: str) -> str:
+def words(x: float, y: float, content: str, series: str, anchor: str) -> str:
+    """Text of a CSS class; anchor: start, middle or end."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{escape(series)}" text-anchor="{anchor}">{escape(content)}</text>'
 
 
-def _svg(parts: Sequence[str], height: float, title: str) -> Markup:
-    # Everything interpolated above went through html.escape or is a number.
+def drawing(parts: Sequence[str], height: float, title: str, width: float = WIDTH) -> Markup:
+    """The whole SVG. Whatever `parts` interpolate went through html.escape or is a number."""
     return Markup(
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
+        f'<svg class="chart" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )

@@ -20,8 +20,10 @@ from afm_core.evaluation.report.data import (
     StageView,
     TrajectoryView,
 )
+from afm_core.evaluation.report.learning import RlView
 from afm_core.evaluation.report.samples import Sampler
 from afm_core.evaluation.results import load_summary
+from afm_core.evaluation.rl_results import ROLLOUTS, load_rl
 from afm_core.store import Artifact, ArtifactRef, Store, read_table
 
 T = TypeVar("T")
@@ -42,6 +44,12 @@ class _Run:
     def stage(self, name: str) -> Artifact | None:
         """The artifact of the stage with that name, or None (noted if it is gone)."""
         return next((self.open(one) for one in self.record.get("stages", ()) if one["name"] == name), None)
+
+    def parent(self, name: str, role: str) -> Artifact | None:
+        """An input of a stage that this run did not make itself (`afm rl`), or None."""
+        artifact = self.stage(name)
+        parent = artifact.manifest.parents.get(role) if artifact else None
+        return self.store.open(parent) if parent is not None else None
 
     def open(self, stage: Mapping[str, Any]) -> Artifact | None:
         """The artifact of a stage record."""
@@ -76,6 +84,7 @@ def collect(record: Mapping[str, Any], store: Store) -> ReportData:
         stages=tuple(_stage(one) for one in record.get("stages", ())),
         road=run.part("counts", lambda: _road(run, tasks)) or RoadView(),
         curves=tuple(run.part("training curves", lambda: _curves(run)) or ()),
+        rl=run.part("reinforcement learning", lambda: _rl(run)),
         evaluations=tuple(view for view, _ in evaluated),
         decision=run.part("the gate's decision", lambda: _decision(run)),
         trajectories=_trajectories(run, tasks, evaluated),
@@ -108,7 +117,7 @@ def _stage(stage: Mapping[str, Any]) -> StageView:
 
 
 def _tasks(run: _Run) -> dict[str, AgentTask]:
-    artifact = run.stage("tasks")
+    artifact = run.stage("tasks") or run.parent("rl", "tasks")
     if artifact is None:
         return {}
     return {task.id: task for task in tasks_from_table(read_table(artifact.path / "tasks.parquet"))}
@@ -187,6 +196,17 @@ def _curves(run: _Run) -> list[CurveView]:
     return curves
 
 
+def _rl(run: _Run) -> RlView | None:
+    artifact = run.stage("rl")
+    record = load_rl(artifact.path) if artifact else None
+    if record is None:
+        return None
+    selected = run.stage("select")
+    path = selected.path / "selection.parquet" if selected else None
+    reasons = read_table(path)["reason"].to_pylist() if path and path.exists() else []
+    return RlView(record, dict(Counter(reason or "kept" for reason in reasons)))
+
+
 def _loss(directory: Path) -> tuple[tuple[float, float], ...]:
     path = directory / LOSSES
     steps = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -207,6 +227,9 @@ def _trajectories(
         if view.label != "reference":
             sample = run.part(f"episodes of {view.label}", lambda a=artifact, v=view: sampler.episodes(a.path, v.label))  # type: ignore[misc]
             views += sample or []
+    trained = run.stage("rl")
+    if trained is not None:
+        views += run.part("rollouts", lambda: sampler.rollouts(trained.path / ROLLOUTS)) or []
     run.notes.extend(sampler.notes)
     return tuple(views)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from afm_core.evaluation.report.learning import RlView
+
 MEMORY_LINE_BYTES = 6 * 1024**3
 """The peak a laptop run has to stay below: 6 GiB."""
 
@@ -111,6 +113,7 @@ class ReportData:
     stages: tuple[StageView, ...] = ()
     road: RoadView = RoadView()
     curves: tuple[CurveView, ...] = ()
+    rl: RlView | None = None
     evaluations: tuple[EvaluationView, ...] = ()
     decision: Mapping[str, Any] | None = None
     trajectories: tuple[TrajectoryView, ...] = ()

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from afm_core.data import Status, Tag
-from afm_core.evaluation.report import charts
+from afm_core.evaluation.report import charts, learning
 from afm_core.evaluation.report.data import MEMORY_LINE_BYTES, EvaluationView, ReportData, RoadView
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,6 +47,7 @@ def render(data: ReportData) -> str:
             hops=hops_chart(data.evaluations),
             template=template_chart(data.evaluations),
             curves=_curves_chart(data),
+            rl=learning.section(data.rl),
             memory=_memory_chart(data),
             steps=_road_steps(data.road),
             road=_road_bars(data.road),
@@ -87,17 +88,21 @@ def headline(data: ReportData) -> str:
     """The run's result in one sentence."""
     trained = [one for one in data.evaluations if one.entry("agent", "test") and one.label != "base"]
     if not trained:
-        return "No trained model was evaluated in this run."
+        return learning.headline(data.rl) or "No trained model was evaluated in this run."
     best = max(trained, key=lambda one: _accuracy(one.entry("agent", "test")))
     entry = best.entry("agent", "test") or {}
     if entry.get("accuracy") is None:
         return f"None of the answers of the {best.label.upper()} model could be scored."
     text = f"The {best.label.upper()} model solves {entry['accuracy']:.1%} of {entry['scored']} held-out tasks"
+    other = next((one for one in trained if one is not best and one.label in {"sft", "rl"}), None)
+    if other is not None:
+        text += f"; the {other.label.upper()} model {_percent((other.entry('agent', 'test') or {}).get('accuracy'))}"
     base = data.evaluation("base")
     chances = [one for one in base.entries if one["name"] in {"zero_shot", "few_shot"}] if base else []
     if chances:
-        other = max(chances, key=_accuracy)
-        text += f"; the base model, {PROTOCOL_WORDS[other['name']]}, {_percent(other['accuracy'])} of {other['scored']}"
+        chance = max(chances, key=_accuracy)
+        words = PROTOCOL_WORDS[chance["name"]]
+        text += f"; the base model, {words}, {_percent(chance['accuracy'])} of {chance['scored']}"
     return text + "."
 
 

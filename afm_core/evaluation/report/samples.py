@@ -13,7 +13,7 @@ from afm_core.evaluation.report.viewer import view_trajectory
 from afm_core.store import read_table
 from afm_core.tokens import chat_prompt_ids
 
-WROTE = "were written by the policy, which is what RL would train"
+WROTE = "were written by the policy, which is what RL trains"
 
 
 class Sampler:
@@ -47,6 +47,27 @@ class Sampler:
         chosen += [(one, f"{label.upper()}, wrong") for one in _spread(wrong, count, key=_ending)]
         return [self._episode(one, group, f"{label.upper()} model") for one, group in chosen]
 
+    def rollouts(self, directory: Path) -> list[TrajectoryView]:
+        """Of the first and the last step of RL: two rollouts that trained with an answer that is right, two wrong."""
+        steps = sorted(path for path in directory.glob("*") if path.is_dir())
+        views = []
+        for step in steps[:1] + steps[1:][-1:]:
+            name = f"RL step {int(step.name.rpartition('-')[2])}"
+            advantages = _advantages(step / "experience.parquet")
+            every = _read(step)
+            trained = [one for one in every if one.id in advantages] or every
+            for words, fits in (("right", True), ("wrong", False)):
+                mine = [one for one in trained if (one.reward is not None and one.reward >= 1) is fits]
+                for one in _spread(mine, 2):
+                    views.append(self._rollout(one, f"{name}, {words}", advantages.get(one.id)))
+        return views
+
+    def _rollout(self, trajectory: Trajectory, group: str, advantage: float | None) -> TrajectoryView:
+        trained = "were written by the policy and did not train"
+        if advantage is not None:
+            trained = f"were trained with an advantage of {advantage:+.2f}"
+        return self._episode(trajectory, group, "the policy in training", trained)
+
     def _demonstration(self, trajectory: Trajectory, group: str) -> TrajectoryView:
         text, count = self._prompt(trajectory)
         sft = self._resolved.sft if self._resolved else None
@@ -60,14 +81,14 @@ class Sampler:
             train_mistakes=sft.train_mistakes if sft else False,
         )
 
-    def _episode(self, trajectory: Trajectory, group: str, source: str) -> TrajectoryView:
+    def _episode(self, trajectory: Trajectory, group: str, source: str, trained: str = WROTE) -> TrajectoryView:
         first = trajectory.segments[0]
         asked = first if first.origin is Origin.PROMPT else None
         return self._view(
             trajectory,
             group=group,
             source=source,
-            trained=WROTE,
+            trained=trained,
             append_end_of_turn=False,
             prompt=asked.text if asked else "",
             prompt_tokens=trajectory.usage.prompt_tokens,
@@ -110,6 +131,18 @@ class Sampler:
 def _read(directory: Path) -> list[Trajectory]:
     every = trajectories_from_table(read_table(directory / "trajectories.parquet"))
     return sorted(every, key=lambda one: one.id)
+
+
+def _advantages(path: Path) -> dict[str, float]:
+    """trajectory id -> mean advantage of its trained tokens, for those that trained in a step."""
+    if not path.exists():
+        return {}
+    found = {}
+    for row in read_table(path).select(["id", "mask", "advantages"]).to_pylist():
+        kept = [value for value, mask in zip(row["advantages"], row["mask"], strict=True) if mask]
+        if kept:
+            found[row["id"]] = sum(kept) / len(kept)
+    return found
 
 
 def _calls(trajectory: Trajectory) -> str:
