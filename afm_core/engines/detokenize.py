@@ -1,4 +1,4 @@
-"""Text of a growing list of ids, and the stop strings in it.
+"""Text of a growing list of ids, the stop strings in it, and the ids that end a turn.
 
 Ids are decoded a few at a time: the text of the last settled token and everything after it, minus the text of the
 settled token alone (a tokenizer may treat the first token of a call differently). Bytes of an unfinished character
@@ -56,3 +56,10 @@ class StopScanner:
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     """The text of ids, special tokens excluded and spaces left as they are."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def end_ids(tokenizer: Any, generation_config: Any) -> frozenset[int]:
+    """Ids that end a turn: the tokenizer's and those of the model's generation configuration (None: it has none)."""
+    ends = generation_config.eos_token_id if generation_config else None
+    listed = ends if isinstance(ends, list) else [ends]
+    return frozenset(int(end) for end in (*listed, tokenizer.eos_token_id) if end is not None)

@@ -1,8 +1,17 @@
-"""What every engine refuses before it queues a request."""
+"""What every engine refuses: a directory without a model, a malformed request."""
 
 from math import isfinite
+from pathlib import Path
 
+from afm_core.config import ConfigError
 from afm_core.engines.protocol import GenerationRequest
+
+
+def check_directory(directory: Path) -> Path:
+    """The directory. Raises ConfigError if it holds no Hugging Face model."""
+    if not (directory / "config.json").is_file():
+        raise ConfigError(f"{directory} holds no Hugging Face model: config.json is missing")
+    return directory
 
 
 def check_request(request: GenerationRequest, max_length: int, vocabulary: int) -> None:

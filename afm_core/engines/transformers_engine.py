@@ -11,7 +11,7 @@ result by float rounding only.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -20,13 +20,15 @@ from typing import Any
 import torch
 
 from afm_core.config import ConfigError, Dtype, EngineConfig
-from afm_core.engines.detokenize import StopScanner, decode
+from afm_core.engines.detokenize import StopScanner, decode, end_ids
 from afm_core.engines.packed import can_pack, pack_linears
 from afm_core.engines.protocol import FinishReason, Generation, GenerationRequest
-from afm_core.engines.requests import check_request
+from afm_core.engines.requests import check_directory, check_request
 from afm_core.engines.rows import Row, RowTable, common_prefix
 from afm_core.engines.sampling import TokenStream, sample
+from afm_core.engines.skeleton import check_state, fill, skeleton
 from afm_core.engines.slots import NAME, Chunk, SlotCache, StepPlan
+from afm_core.engines.weights import directory_digest, weights_digest
 
 PREFILL_TOKENS = 512
 """Prompt tokens of one step; bounds how long a decoding request waits."""
@@ -58,38 +60,56 @@ class _Running:
 class TransformersEngine:
     """The default engine. Not thread-safe; one engine a process (it sets torch's thread count).
 
-    Raises ConfigError if the directory holds no model that this engine can run.
+    weights=False reads everything but the weights: `load_state` or `load_weights` must bring them. Raises ConfigError
+    if the directory holds no model that this engine can run.
     """
 
-    def __init__(self, config: EngineConfig, model_directory: Path, policy_version: str) -> None:
+    def __init__(
+        self, config: EngineConfig, model_directory: Path, policy_version: str, *, weights: bool = True
+    ) -> None:
         torch.set_num_threads(config.threads)
         self._config = config
         self._device = torch.device("cuda" if config.gpus else "cpu")
         self._dtype = torch.bfloat16 if config.dtype == Dtype.BF16 else torch.float32
         self._queue: deque[GenerationRequest] = deque()
         self._running: list[_Running] = []
-        self._load(model_directory, policy_version)
+        self.weights_digest = ""
+        if weights:
+            self._load(model_directory, policy_version)
+        else:
+            self._adopt(model_directory, policy_version, skeleton(check_directory(model_directory), self._dtype))
+            self.rest()
 
     def _load(self, directory: Path, policy_version: str) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        if not (directory / "config.json").is_file():
-            raise ConfigError(f"{directory} holds no Hugging Face model: config.json is missing")
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=self._dtype, attn_implementation=NAME)
+        model = AutoModelForCausalLM.from_pretrained(
+            check_directory(directory), dtype=self._dtype, attn_implementation=NAME
+        )
+        self._adopt(directory, policy_version, model.to(self._device))
+        if can_pack(self._device, self._dtype):
+            pack_linears(self._model)
+
+    def _adopt(self, directory: Path, policy_version: str, model: Any) -> None:
+        """Take a model and what belongs to it; every cache is empty then."""
+        from transformers import AutoTokenizer
+
         if not getattr(model, "_supports_attention_backend", False):
             raise ConfigError(
                 f"{type(model).__name__} does not use transformers' attention interface; use engine.kind vllm"
             )
-        self._model = model.to(self._device).eval()
+        self._directory = directory
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.max_length = min(self._config.max_length, limit or self._config.max_length)
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
-        self._ends = _end_ids(self.tokenizer, model)
-        if can_pack(self._device, self._dtype):
-            pack_linears(self._model)
+        self._ends = end_ids(self.tokenizer, model.generation_config)
+        self._use(model, policy_version)
+
+    def _use(self, model: Any, policy_version: str) -> None:
+        self._model = model.eval() if model is not None else None
         self._rows = RowTable(self._config.slots)
         self._cache = SlotCache(self._config.slots, self.max_length, self._device)
         self.policy_version = policy_version
@@ -100,7 +120,9 @@ class TransformersEngine:
         return self._config.slots
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request. Raises ValueError if it is malformed or cannot fit max_length."""
+        """Queue a request. Raises ValueError if it is malformed or cannot fit max_length, or while weights are out."""
+        if self._model is None:
+            raise ValueError("the engine has no weights: call load_state or load_weights first")
         check_request(request, self.max_length, self._vocabulary)
         if any(request.id == other.id for other in self._requests()):
             raise ValueError(f"request {request.id!r} is already pending")
@@ -139,17 +161,37 @@ class TransformersEngine:
 
     def load_weights(self, directory: Path, policy_version: str) -> None:
         """Replace model, tokenizer and weights, empty every cache. Raises ValueError while a request is pending."""
-        if self.pending():
-            raise ValueError(f"cannot load weights while {self.pending()} requests are pending")
-        del self._model, self._cache
+        self.rest()
         self._load(directory, policy_version)
+        self.weights_digest = directory_digest(directory)
+
+    def load_state(self, state: Mapping[str, torch.Tensor], policy_version: str) -> None:
+        """Replace the weights by copies of tensors of this process, without a file; empty every cache.
+
+        Raises ValueError while a request is pending, and for names or shapes of another model (nothing has changed then).
+        """
+        self._check_idle()
+        model = skeleton(self._directory, self._dtype)
+        check_state(model, state)
+        self.rest()
+        fill(model, state, self._device, self._dtype, pack=can_pack(self._device, self._dtype))
+        self._use(model, policy_version)
+        self.weights_digest = weights_digest(state)
+
+    def rest(self) -> None:
+        """Free weights and caches until the next load. Raises ValueError while a request is pending."""
+        self._check_idle()
+        self._use(None, self.policy_version)
+
+    def _check_idle(self) -> None:
+        if self.pending():
+            raise ValueError(f"cannot replace weights while {self.pending()} requests are pending")
 
     def close(self) -> None:
         """Free weights and caches; the engine is unusable afterwards."""
         self._queue.clear()
         self._running.clear()
-        self.__dict__.pop("_model", None)
-        self.__dict__.pop("_cache", None)
+        self.rest()
 
     def _requests(self) -> list[GenerationRequest]:
         return [*self._queue, *(run.request for run in self._running)]
@@ -256,10 +298,3 @@ class TransformersEngine:
             self._cache.wipe(run.row.index)
         text = decode(self.tokenizer, ids)
         return Generation(run.request.id, tuple(ids), tuple(logprobs), text, finish, stop, error)
-
-
-def _end_ids(tokenizer: Any, model: Any) -> frozenset[int]:
-    """Ids that end a turn: the tokenizer's and those of the model's generation configuration."""
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    listed = ends if isinstance(ends, list) else [ends]
-    return frozenset(int(end) for end in (*listed, tokenizer.eos_token_id) if end is not None)

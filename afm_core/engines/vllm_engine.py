@@ -11,21 +11,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afm_core.config import ConfigError, Dtype, EngineConfig
-from afm_core.engines.detokenize import decode
+from afm_core.config import Dtype, EngineConfig
+from afm_core.engines.detokenize import decode, end_ids
 from afm_core.engines.protocol import FinishReason, Generation, GenerationRequest
-from afm_core.engines.requests import check_request
+from afm_core.engines.requests import check_directory, check_request
 
 _KV_CACHE_GIB = "2"
 _GPU_MEMORY_SHARE = 0.85
 
 
 class VllmEngine:
-    """One vLLM engine. Raises ConfigError if the directory holds no model."""
+    """One vLLM engine. Raises ConfigError if the directory holds no model.
 
-    def __init__(self, config: EngineConfig, model_directory: Path, policy_version: str) -> None:
-        if not (model_directory / "config.json").is_file():
-            raise ConfigError(f"{model_directory} holds no Hugging Face model: config.json is missing")
+    weights=False says that weights will be replaced before the first request: on GPUs the engine can then take them
+    over NCCL (afm_core.engines.vllm_transfer). vLLM reads the directory's weights in any case.
+    """
+
+    def __init__(
+        self, config: EngineConfig, model_directory: Path, policy_version: str, *, weights: bool = True
+    ) -> None:
+        check_directory(model_directory)
         _prepare_environment(config)
         from transformers import AutoTokenizer
         from vllm import EngineArgs
@@ -43,16 +48,18 @@ class VllmEngine:
             generation_config="vllm",
             gpu_memory_utilization=_GPU_MEMORY_SHARE,
             disable_log_stats=True,
+            weight_transfer_config={"backend": "nccl"} if config.gpus and not weights else None,
         )
         self._engine: Any = LLMEngine.from_engine_args(arguments)
         self.max_length = config.max_length
         self.slots = config.slots
         self._on_cpu = not config.gpus
         self.policy_version = policy_version
+        self.weights_digest = ""
         self._vocabulary = int(self._engine.model_config.get_vocab_size())
         self._requests: dict[str, GenerationRequest] = {}
         self._partial: dict[str, str] = {}
-        self._ends = _end_ids(model_directory, self.tokenizer)
+        self._ends = end_ids(self.tokenizer, _generation_config(model_directory))
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. Raises ValueError if it is malformed or cannot fit max_length."""
@@ -110,16 +117,44 @@ class VllmEngine:
 
         The directory must hold a model of the same shape.
         """
+        from afm_core.engines.weights import directory_digest  # imports torch: not before the environment is set
+
         if self._requests:
             raise ValueError(f"cannot load weights while {len(self._requests)} requests are pending")
         self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(directory)})
         if self._on_cpu:
             self._engine.apply_model(_repack_embeddings)
+        self._empty_cache()
+        self.policy_version = policy_version
+        self.weights_digest = directory_digest(directory)
+
+    def join_transfer(self, info: dict[str, Any]) -> None:
+        """Join the trainer's group for weight transfers, leaving an earlier one."""
+        self._engine.collective_rpc("shutdown_weight_transfer_engine")
+        self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": info})
+
+    def begin_transfer(self) -> None:
+        """Get ready for new weights. Raises ValueError while a request is pending."""
+        if self._requests:
+            raise ValueError(f"cannot load weights while {len(self._requests)} requests are pending")
+        self._engine.collective_rpc("start_weight_update")
+
+    def receive_transfer(self, info: dict[str, Any]) -> None:
+        """Receive the announced tensors; returns when they are there."""
+        self._engine.collective_rpc("update_weights", kwargs={"update_info": info})
+
+    def end_transfer(self, policy_version: str) -> None:
+        """Put the received weights in place and empty the prefix cache. What they are is not known by a digest."""
+        self._engine.collective_rpc("finish_weight_update")
+        self._empty_cache()
+        self.policy_version = policy_version
+        self.weights_digest = ""
+
+    def _empty_cache(self) -> None:
         if self._engine.reset_prefix_cache() is False:
             raise RuntimeError(
                 "vLLM could not empty its prefix cache: keys and values of the old weights would be used"
             )
-        self.policy_version = policy_version
 
     def close(self) -> None:
         """Shut the engine down."""
@@ -176,12 +211,7 @@ def _repack_embeddings(model: Any) -> None:
             method.process_weights_after_loading(module)
 
 
-def _end_ids(directory: Path, tokenizer: Any) -> frozenset[int]:
-    """Ids that end a turn: the tokenizer's and those of the model's generation configuration."""
+def _generation_config(directory: Path) -> Any:
     from transformers import GenerationConfig
 
-    ends = None
-    if (directory / "generation_config.json").is_file():
-        ends = GenerationConfig.from_pretrained(directory).eos_token_id
-    listed = ends if isinstance(ends, list) else [ends]
-    return frozenset(int(end) for end in (*listed, tokenizer.eos_token_id) if end is not None)
+    return GenerationConfig.from_pretrained(directory) if (directory / "generation_config.json").is_file() else None
