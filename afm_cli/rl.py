@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from afm_core.config import RunConfig
     from afm_core.execution import RunSession, StageRecord
     from afm_core.execution.rl_inputs import RlInputs
-    from afm_core.store import ArtifactRef, Store
+    from afm_core.store import ArtifactRef
 
 _EXPERIENCE = "experience.parquet"
 
@@ -77,36 +77,59 @@ def train(
     as_json: bool,
 ) -> None:
     """Run selection and RL as a run of their own, and print the result."""
+    from afm_cli.failure import failure_document
+    from afm_core.execution import new_run_id
+
+    run_id = new_run_id()
+    with failure_document(run_id, as_json):
+        document = _train(run_id, model, tasks, profile, config_file, overrides)
+    if as_json:
+        emit(document)
+    else:
+        _show(document)
+
+
+def _train(
+    run_id: str, model: str, tasks: str | None, profile: str, config_file: Path | None, overrides: tuple[str, ...]
+) -> dict[str, Any]:
     from afm_cli.run import stop_on_signals
-    from afm_core.config import ConfigError, home
-    from afm_core.execution import RoadStage, RunSession, new_run_id
-    from afm_core.execution.rl_inputs import rl_inputs
+    from afm_core.config import home
+    from afm_core.execution import RoadStage, RunSession
 
     config = resolve_config(profile, config_file, overrides)
-    if config.rl.steps == 0:
-        raise ConfigError("rl.steps is 0, so there is nothing to train: give for example --set rl.steps=6")
-    policy = _policy(config, model)
-    store = open_configured_store(config.store.uri)
-    inputs = rl_inputs(store, policy, _tasks(store, tasks))
+    inputs = _inputs(config, model, tasks)
     parameters = {
         "profile": profile,
         "config_file": str(config_file) if config_file else None,
         "overrides": list(overrides),
-        "model": policy.digest,
+        "model": inputs.policy.digest,
         "tasks": inputs.tasks.digest,
     }
     stop_on_signals()
-    run_id = new_run_id()
     say(f"run {run_id} (profile {profile}); records in {home() / 'runs' / run_id}")
     for role, origin in inputs.origins.items():
         ref: ArtifactRef = getattr(inputs, role)
         say(f"  {role:<18} {ref.kind}:{ref.digest[:12]} ({origin})")
     with RunSession(config, run_id, (), parameters, RoadStage.RL) as session:
-        document = _run(session, inputs)
-    if as_json:
-        emit(document)
-    else:
-        _show(document)
+        return _run(session, inputs)
+
+
+def _inputs(config: "RunConfig", model: str, tasks: str | None) -> "RlInputs":
+    """The artifacts to train with; a stage's inputs are artifacts, so a directory will not do for a model."""
+    from afm_core.config import ConfigError
+    from afm_core.execution.rl_inputs import rl_inputs
+    from afm_core.store import ArtifactKind
+
+    if config.rl.steps == 0:
+        raise ConfigError("rl.steps is 0, so there is nothing to train: give for example --set rl.steps=6")
+    if model and Path(model).expanduser().is_dir():
+        raise ConfigError(
+            f"{model} is a directory, and RL trains a model of the store: give champion or a digest (`afm artifacts ls "
+            f"--kind model`); `afm run --set model.source={model}` takes the directory on the whole road"
+        )
+    store = open_configured_store(config.store.uri)
+    policy = model_artifact(config, model).ref
+    return rl_inputs(store, policy, store.find(tasks, ArtifactKind.TASKS) if tasks else None)
 
 
 def _run(session: "RunSession", inputs: "RlInputs") -> dict[str, Any]:
@@ -147,24 +170,6 @@ def _execute(session: "RunSession", name: str, inputs: "dict[str, ArtifactRef]")
     record = session.execute(name, inputs, on_event=show)
     console.finished(record)
     return record
-
-
-def _policy(config: "RunConfig", model: str) -> "ArtifactRef":
-    """The model artifact to train: a stage's inputs are artifacts, so a directory will not do."""
-    from afm_core.config import ConfigError
-
-    if model and Path(model).expanduser().is_dir():
-        raise ConfigError(
-            f"{model} is a directory, and RL trains a model of the store: give champion or a digest (`afm artifacts ls "
-            f"--kind model`); `afm run --set model.source={model}` takes the directory on the whole road"
-        )
-    return model_artifact(config, model).ref
-
-
-def _tasks(store: "Store", tasks: str | None) -> "ArtifactRef | None":
-    from afm_core.store import ArtifactKind
-
-    return store.find(tasks, ArtifactKind.TASKS) if tasks else None
 
 
 def _replay(step: Path, out: Path | None, model: str, config: "RunConfig", as_json: bool) -> None:
