@@ -5,9 +5,14 @@ of the model as a tag, and a rerun finds it by that tag instead of adding a seco
 then the old champion stands, which is consistent.
 """
 
+import json
+
 from afm_core.config import parse_config
 from afm_core.evaluation.gate import Decision
 from afm_core.store import ArtifactRef, StageContext
+
+RL_ACCOUNT = "rl.json"
+"""What a model that RL trained tells of its training (see afm_core.training.rl.stage)."""
 
 
 class ChampionChanged(RuntimeError):
@@ -53,6 +58,9 @@ def promotion_tags(context: StageContext, decision: Decision) -> dict[str, str]:
         "afm.gate.predecessor_accuracy": _text(decision.champion.accuracy),
         "afm.gate.tasks": str(decision.challenger.n),
     }
+    account = challenger.path / RL_ACCOUNT
+    if account.exists():
+        tags["afm.rl.registered_step"] = str(json.loads(account.read_text(encoding="utf-8"))["registered_step"])
     tags |= {f"afm.parent.{name}": _named(ref) for name, ref in sorted(challenger.manifest.parents.items())}
     return tags
 
