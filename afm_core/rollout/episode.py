@@ -37,7 +37,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Setting:
-    """What the episodes of one call share. `examples` stand in the prompt (few-shot)."""
+    """What the episodes of one call share. `examples` stand in the prompt (few-shot).
+
+    policy_version: of the engine when the episode starts; it becomes the trajectory's source.
+    """
 
     tokenizer: Any
     agent: AgentConfig
@@ -118,14 +121,17 @@ class Episode:
             session=self.id,
         )
 
-    def receive(self, generation: Generation) -> ToolCall | None:
-        """Take a turn. Returns the call to make; None: the episode ended, or goes on with `next_request`."""
+    def receive(self, generation: Generation, policy_version: str) -> ToolCall | None:
+        """Take a turn that the policy of this version sampled (weights may be replaced between an episode's turns).
+
+        Returns the call to make; None: the episode ended, or goes on with `next_request`.
+        """
         segment = Segment(
             origin=Origin.SAMPLED,
             text=generation.text,
             token_ids=generation.token_ids,
             logprobs=generation.logprobs,
-            policy_version=self.setting.policy_version,
+            policy_version=policy_version,
         )
         self.segments.append(segment)
         self.ids.extend(generation.token_ids)

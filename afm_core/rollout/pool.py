@@ -5,6 +5,9 @@ call runs in a daemon thread of its own, so a tool that hangs can hold neither t
 An exception inside one episode ends that episode as aborted, with its error; the others go on. An exception of the
 engine ends the rollout. If nothing finishes for `stall_seconds` the loop raises RolloutStalled with a dump.
 
+`pause` holds episodes at the end of their running turn, so that weights can be replaced between turns; a turn's segment
+carries the version that sampled it.
+
 Deterministic scheduling waits for all calls of a step before the next engine step, in a fixed order, so that two runs
 submit the same requests in the same order. Without it a finished call goes back to the engine at once.
 """
@@ -13,20 +16,17 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 
-from afm_core.config import AgentConfig
-from afm_core.data import AgentTask, Status, Tag, Trajectory
-from afm_core.engines import Engine, Generation
-from afm_core.rollout.episode import Episode, Mode, Setting
+from afm_core.data import Status
+from afm_core.engines import Engine, Generation, GenerationRequest
+from afm_core.rollout.episode import Episode
 from afm_core.rollout.reading import ToolCall
 from afm_core.tools.protocol import Tool, ToolResult, ToolStatus
 
 _POLL_SECONDS = 0.05
-_DEFAULT_CONCURRENCY = 32
 
 
 class RolloutStalled(RuntimeError):
@@ -42,11 +42,19 @@ class EpisodePool:
         self._stall_seconds = stall_seconds
         self._generating: dict[str, Episode] = {}
         self._calling: dict[str, tuple[Episode, Future[ToolResult]]] = {}
+        self._held: list[Episode] = []
+        self._asked: dict[str, Generation | None] = {}
         self._finished: list[Episode] = []
+        self._paused = False
         self._advanced = time.monotonic()
 
     def __len__(self) -> int:
-        return len(self._generating) + len(self._calling)
+        return len(self._generating) + len(self._calling) + len(self._held)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Since something last advanced; 0 while there is nothing to do."""
+        return time.monotonic() - self._advanced if len(self) else 0.0
 
     def start(self, episode: Episode) -> None:
         """Begin an episode; its end comes from `tick`."""
@@ -58,15 +66,44 @@ class EpisodePool:
         self._expire()
         if self._engine.pending():
             for generation in self._engine.step():
+                if generation.request_id in self._asked:
+                    self._asked[generation.request_id] = generation
                 episode = self._generating.pop(generation.request_id, None)
                 if episode is not None:
                     self._guard(episode, partial(self._receive, generation))
         finished, self._finished = self._finished, []
         if finished:
             self._advanced = time.monotonic()
-        elif len(self) and time.monotonic() - self._advanced > self._stall_seconds:
+        elif self.idle_seconds > self._stall_seconds:
             raise RolloutStalled(f"nothing advanced for {self._stall_seconds:.0f} s\n{self.dump()}")
         return finished
+
+    def pause(self) -> list[Episode]:
+        """Let running turns finish and hold every episode there; returns those that ended. Tools go on."""
+        self._paused = True
+        ended = []
+        while self._generating:
+            ended += self.tick()
+        return ended
+
+    def resume(self) -> None:
+        """Let the held episodes go on, in the order in which they were held."""
+        self._paused = False
+        self._advanced = time.monotonic()
+        held, self._held = self._held, []
+        for episode in held:
+            self._guard(episode, self._submit)
+
+    def ask(self, request: GenerationRequest) -> None:
+        """Submit a request of no episode; its generation comes from `answer`. Raises ValueError as the engine does."""
+        self._engine.submit(request)
+        self._asked[request.id] = None
+
+    def answer(self, name: str) -> Generation | None:
+        """What an asked request produced, once; None: `tick` on. Raises RuntimeError if the engine lost it."""
+        if self._asked[name] is None and not self._engine.pending():
+            raise RuntimeError(f"the engine never answered request {name}")
+        return self._asked.pop(name) if self._asked[name] is not None else None
 
     def partial_text(self, episode: Episode) -> str:
         """What the episode's running turn has produced so far, if the engine can tell."""
@@ -78,14 +115,18 @@ class EpisodePool:
         live = [one for one in self._generating.items() if one[1] is episode]
         for name, _ in live:
             del self._generating[name]
-        if live or self._calling.pop(episode.id, None) is not None:
+        held = episode in self._held
+        if held:
+            self._held.remove(episode)
+        if live or held or self._calling.pop(episode.id, None) is not None:
             self._end(episode, Status.ABORTED, reason)
 
     def abort(self, reason: str) -> list[Episode]:
         """End everything that lives as aborted."""
-        live = [*self._generating.values(), *(episode for episode, _ in self._calling.values())]
+        live = [*self._generating.values(), *(episode for episode, _ in self._calling.values()), *self._held]
         self._generating.clear()
         self._calling.clear()
+        self._held.clear()
         for episode in live:
             self._end(episode, Status.ABORTED, reason)
         finished, self._finished = self._finished, []
@@ -96,12 +137,16 @@ class EpisodePool:
         lines = [f"engine: {self._engine.pending()} requests pending"]
         lines += [f"episode {e.id} (task {e.task.id}): turn {e.turns}, generating" for e in self._generating.values()]
         lines += [f"episode {e.id} (task {e.task.id}): turn {e.turns}, in a tool" for e, _ in self._calling.values()]
+        lines += [f"episode {e.id} (task {e.task.id}): turn {e.turns}, held" for e in self._held]
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
             lines.append(f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame, limit=12))}")
         return "\n".join(lines)
 
     def _submit(self, episode: Episode) -> None:
+        if self._paused:
+            self._held.append(episode)
+            return
         request = episode.next_request()
         if request is None:
             self._close(episode)
@@ -136,7 +181,7 @@ class EpisodePool:
                 self._guard(episode, partial(self._observe, future.result()))
 
     def _receive(self, generation: Generation, episode: Episode) -> None:
-        self._take(episode, episode.receive(generation))
+        self._take(episode, episode.receive(generation, self._engine.policy_version))
 
     def _observe(self, result: ToolResult, episode: Episode) -> None:
         episode.observe(result)
@@ -153,6 +198,9 @@ class EpisodePool:
             if now >= episode.deadline:
                 del self._calling[name]
                 self._end(episode, Status.TIMEOUT, "the tool had not answered")
+        for episode in [one for one in self._held if now >= one.deadline]:
+            self._held.remove(episode)
+            self._end(episode, Status.TIMEOUT, "")
 
     def _guard(self, episode: Episode, action: Callable[[Episode], None]) -> None:
         try:
@@ -168,71 +216,6 @@ class EpisodePool:
     def _close(self, episode: Episode) -> None:
         self._engine.release(episode.id)
         self._finished.append(episode)
-
-
-def run_episodes(
-    tasks: Sequence[AgentTask],
-    engine: Engine,
-    tools: Mapping[Tag, Tool],
-    agent: AgentConfig,
-    *,
-    mode: Mode = Mode.AGENT,
-    examples: Sequence[Trajectory] = (),
-    temperature: float = 0.0,
-    seed: int = 0,
-    on_finished: Callable[[Trajectory], None] | None = None,
-    stopping: threading.Event | None = None,
-    deterministic: bool = True,
-    concurrency: int | None = None,
-    stall_seconds: float = 600.0,
-) -> list[Trajectory]:
-    """Solve every task once; trajectories in the order of `tasks`. A task given n times is sampled n times.
-
-    on_finished: called with each trajectory as it ends (not with those that `stopping` aborts).
-    stopping: when set, the rest ends as aborted. concurrency: episodes in flight; default is the engine's slots.
-    Raises RolloutStalled, and whatever the engine or on_finished raises.
-    """
-    setting = Setting(
-        engine.tokenizer,
-        agent,
-        dict(tools),
-        engine.policy_version,
-        engine.max_length,
-        mode,
-        examples,
-        temperature,
-        seed,
-    )
-    pool = EpisodePool(engine, deterministic=deterministic, stall_seconds=stall_seconds)
-    limit = concurrency or int(getattr(engine, "slots", _DEFAULT_CONCURRENCY))
-    waiting = deque(_episodes(tasks, setting))
-    order = [episode.id for episode in waiting]
-    done: dict[str, Trajectory] = {}
-    try:
-        while waiting or len(pool):
-            if stopping is not None and stopping.is_set():
-                break
-            while waiting and len(pool) < limit:
-                pool.start(waiting.popleft())
-            for episode in pool.tick():
-                done[episode.id] = episode.trajectory()
-                if on_finished is not None:
-                    on_finished(done[episode.id])
-    finally:
-        rest = pool.abort("stopped")
-    for episode in waiting:
-        episode.end(Status.ABORTED, "stopped before it began")
-    done.update({episode.id: episode.trajectory() for episode in [*rest, *waiting]})
-    return [done[name] for name in order]
-
-
-def _episodes(tasks: Sequence[AgentTask], setting: Setting) -> list[Episode]:
-    seen: Counter[str] = Counter()
-    episodes = []
-    for task in tasks:
-        episodes.append(Episode(task, setting, sample=seen[task.id]))
-        seen[task.id] += 1
-    return episodes
 
 
 def _in_thread(tool: Tool, argument: str) -> "Future[ToolResult]":

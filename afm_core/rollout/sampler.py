@@ -32,8 +32,10 @@ class EpisodeRequest:
 class Weights(Protocol):
     """The policy's present weights, in the two forms that samplers take."""
 
-    version: str
-    """Digest of the weights (64 hex digits)."""
+    @property
+    def version(self) -> str:
+        """Digest of the weights (64 hex digits)."""
+        ...
 
     def state(self) -> Mapping[str, Any]:
         """Tensors of the causal LM by name, in this process. They may change after the call that was given them."""

@@ -20,7 +20,9 @@ def state_of(directory):
 def generations(engine, count=5):
     for number in range(count):
         engine.submit(
-            GenerationRequest(f"r{number}", (*PROMPT, 70 + number), 8, temperature=1.0, seed=number, session=f"s{number}")
+            GenerationRequest(
+                f"r{number}", (*PROMPT, 70 + number), 8, temperature=1.0, seed=number, session=f"s{number}"
+            )
         )
     done = []
     while engine.pending():
@@ -74,10 +76,14 @@ def test_weights_from_tensors_sample_like_weights_from_a_directory(tmp_path, tie
 
 def test_an_engine_without_weights_knows_its_model_but_serves_nothing(tiny_directory):
     whole, empty = open_engine(CONFIG, tiny_directory, "v"), open_engine(CONFIG, tiny_directory, "v", weights=False)
-    assert (empty.max_length, empty.slots, len(empty.tokenizer)) == (whole.max_length, whole.slots, len(whole.tokenizer))
+    assert (empty.max_length, empty.slots, len(empty.tokenizer)) == (
+        whole.max_length,
+        whole.slots,
+        len(whole.tokenizer),
+    )
     with pytest.raises(ValueError, match="no weights"):
         empty.submit(GenerationRequest("r", (1,), 1))
-    with pytest.raises(ConfigError, match="config.json"):
+    with pytest.raises(ConfigError, match="no Hugging Face model"):
         open_engine(CONFIG, tiny_directory / "nothing", "v", weights=False)
 
 

@@ -76,6 +76,13 @@ class ScriptedEngine:
         self.released.append(session)
         self.queue = [(request, turn) for request, turn in self.queue if request.session != session]
 
+    def load_weights(self, directory, policy_version):
+        assert not self.queue, "weights change between turns"
+        self.policy_version = policy_version
+
+    def close(self):
+        self.closed = True
+
     def _generation(self, request, turn):
         ends = [(turn.find(stop) + len(stop), stop) for stop in request.stop if stop in turn]
         end, stop = min(ends) if ends else (len(turn), None)
