@@ -18,7 +18,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "tasks": ("afm_cli.tasks:tasks", "Generate, add and look at agentic tasks."),
     "eval": ("afm_cli.eval:evaluate", "Evaluate a model, or score given predictions."),
     "artifacts": ("afm_cli.artifacts:artifacts", "List, show, trace, verify and clean artifacts."),
-    "trajectories": ("afm_cli.trajectories:trajectories", "Validate, import, export and show trajectories."),
+    "trajectories": ("afm_cli.trajectories:trajectories", "Validate, import, export, list and show trajectories."),
     "models": ("afm_cli.models:models", "Fetch and list models."),
     "tools": ("afm_cli.tools:tools", "Call a tool as the policy would."),
     "ask": ("afm_cli.ask:ask", "Ask a model one question, live, with its tools."),

@@ -54,6 +54,23 @@ def matching(identity: str, file: Path) -> "list[Trajectory]":
     return exact or [one for one in every if one.id.startswith(identity) or one.task_id.startswith(identity)]
 
 
+def listed(file: Path) -> list[dict[str, Any]]:
+    """What a list of trajectories shows of each of a file: id, task, status, reward, question, file."""
+    from afm_core.coa.formats import read_trajectories
+
+    return [
+        {
+            "id": one.id,
+            "task_id": one.task_id,
+            "status": one.status.value,
+            "reward": one.reward,
+            "question": one.question,
+            "file": str(file),
+        }
+        for one in read_trajectories(file)
+    ]
+
+
 def token_figures(trajectory: "Trajectory", file: Path) -> dict[str, Any]:
     """Sampled tokens, the sampler's log-probabilities (nats), policy versions, and what training made of it.
 

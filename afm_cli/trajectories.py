@@ -1,4 +1,4 @@
-"""`afm trajectories`: validate, import, export and show trajectories."""
+"""`afm trajectories`: validate, import, export, list and show trajectories."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ _COLORS = {"teacher": "green", "sampled": "green", "tool": "cyan"}
 
 @click.group()
 def trajectories() -> None:
-    """Validate, import, export and show trajectories.
+    """Validate, import, export, list and show trajectories.
 
     Example: afm trajectories validate WebAgentSFTDataset.json --grammar web
     """
@@ -135,6 +135,28 @@ def export(source: str, target: str, style: str, output: Path | None, store_uri:
         emit({"rows": len(rows), "format": target, "output": str(path)})
         return
     click.echo(f"{len(rows)} trajectories written: {path}")
+
+
+@trajectories.command("ls")
+@click.argument("place", metavar="PLACE")
+@click.option("--store", "store_uri", default="", help="The store that an artifact is in.")
+@json_option
+def list_all(place: str, store_uri: str, as_json: bool) -> None:
+    """List the trajectories of PLACE: a file, a step directory of RL, or an artifact.
+
+    Example: afm trajectories ls model:1a2b3c4d
+    """
+    from afm_cli.rollouts import listed, tables_in
+
+    files = tables_in(place, lambda: open_configured_store(store_uri))
+    rows = [row for file in files for row in listed(file)]
+    if as_json:
+        emit(rows)
+        return
+    for row in rows:
+        reward = "unscored" if row["reward"] is None else f"{row['reward']:g}"
+        step = Path(row["file"]).parent.name if len(files) > 1 else ""
+        click.echo(f"{row['id']:<18} {row['status']:<16} {reward:>8}  {step:<12}  {row['question'][:80]}".rstrip())
 
 
 @trajectories.command()

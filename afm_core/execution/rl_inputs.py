@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from afm_core.config import ConfigError
-from afm_core.store import ArtifactKind, ArtifactRef, Store
-from afm_core.store.browse import Lineage
+from afm_core.store import ArtifactKind, ArtifactRef, Lineage, Store
 
 SELECT = "select"
 

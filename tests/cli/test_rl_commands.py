@@ -220,6 +220,15 @@ def test_rollouts_are_found_in_a_model_and_after_demonstrations_in_the_store(sto
         invoke(trajectories, "show", "task")
 
 
+def test_the_trajectories_of_a_place_are_listed(store: Store, tmp_path: Path) -> None:
+    step = samples.write_step(tmp_path / "step-000001")
+    rows = json.loads(invoke(trajectories, "ls", step, "--json"))
+    assert [(row["id"], row["reward"], row["status"]) for row in rows] == [
+        ("aaaa", 1.0, "completed"), ("bbbb", 0.0, "completed"),
+    ]  # fmt: skip
+    assert "aaaa" in invoke(trajectories, "ls", step / "trajectories.parquet")
+
+
 @pytest.mark.parametrize(("place", "told"), [("nowhere", "no file"), (".", "holds no trajectories")])
 def test_a_place_without_trajectories_is_told(store: Store, place: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
