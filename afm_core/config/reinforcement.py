@@ -97,8 +97,9 @@ class RlConfig(TrainerConfig):
     steps: 0 leaves the model as it is. max_tokens: longest trajectory that is trained, prompt and observations
     included. clip_low, clip_high: the ratio stays in [1 - low, 1 + high]; dual_clip bounds the loss of a negative
     advantage. discount: across model tokens, reinforce_pp only. overlong_buffer: model tokens before the episode's
-    `agent.budget.total_tokens` over which a penalty grows to `overlong_penalty` (0: off). minimum_group: scored
-    members a group needs. sampling_rounds: how often a step may draw new prompts until it has `prompts` groups with
+    `agent.budget.total_tokens` over which a penalty grows to `overlong_penalty` (0: off). format_weight: the share of the reward that is for
+    ending with an answer without any violation of the grammar (the authors' unused alternative has 0.1).
+    minimum_group: scored members a group needs. sampling_rounds: how often a step may draw new prompts until it has `prompts` groups with
     signal. updates: optimizer steps a batch is split into. evaluate_every: greedy accuracy on `dev_limit` dev tasks
     every so many steps, before the first and after the last; the best model is kept. patience: evaluations without a
     new best after which training stops early (None: never). probe_tolerance: largest difference of log-probabilities
@@ -125,6 +126,7 @@ class RlConfig(TrainerConfig):
     correction_cap: float = Field(default=2.0, gt=0)
     overlong_buffer: int = Field(default=0, ge=0)
     overlong_penalty: float = Field(default=1.0, ge=0)
+    format_weight: Share = 0.0
     minimum_group: int = Field(default=2, ge=2)
     truncated: FailurePolicy = FailurePolicy.TRAIN
     parse_error: FailurePolicy = FailurePolicy.TRAIN

@@ -232,7 +232,9 @@ class RunConfig(Section):
     execution: ExecutionConfig = ExecutionConfig()
 
     @model_validator(mode="after")
-    def _asynchronous_needs_workers(self) -> Self:
+    def _reinforcement_fits(self) -> Self:
+        if self.rl.overlong_buffer > self.agent.budget.total_tokens:
+            raise ValueError("rl.overlong_buffer must not exceed agent.budget.total_tokens, which it ends at")
         if self.rl.maximum_staleness and not self.rollout.workers:
             raise ValueError("rl.maximum_staleness > 0 is asynchronous and needs rollout.workers of at least 1")
         if self.rl.maximum_staleness and self.rollout.deterministic:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from afm_core.config import AgentConfig, Estimator, RlConfig
-from afm_core.data import AgentTask, Trajectory
+from afm_core.data import AgentTask, Status, Trajectory
 from afm_core.tokens import check_masks, ledger_of
 from afm_core.training.rl.advantages import dr_grpo, grpo, overlong_penalty, reinforce_pp, rloo, terminal_rewards
 from afm_core.training.rl.cursor import PromptOutcome
@@ -57,14 +57,17 @@ class Assessed:
 
 
 def shaped_reward(trajectory: Trajectory, config: RlConfig, agent: AgentConfig) -> float:
-    """The reward plus the overlong penalty, which counts sampled tokens only.
+    """(1 - w) answer + w format + the overlong penalty, w = rl.format_weight.
 
-    The trajectory must be scored. Raises ValueError if `rl.overlong_buffer` exceeds `agent.budget.total_tokens`.
+    Format is 1 for an episode that ended with an answer and broke no rule of the grammar, else 0. The penalty counts
+    sampled tokens only. The trajectory must be scored.
     """
     assert trajectory.reward is not None, f"{trajectory.id} is unscored: judge it first"
+    well_formed = trajectory.status is Status.COMPLETED and not trajectory.violations
+    reward = (1 - config.format_weight) * trajectory.reward + config.format_weight * well_formed
     sampled = sum(len(segment.token_ids or ()) for segment in sampled_segments(trajectory))
     limit = agent.budget.total_tokens
-    return trajectory.reward + overlong_penalty(sampled, limit, config.overlong_buffer, config.overlong_penalty)
+    return reward + overlong_penalty(sampled, limit, config.overlong_buffer, config.overlong_penalty)
 
 
 def staleness_of(trajectory: Trajectory, versions: Mapping[str, int], current: int) -> int:
