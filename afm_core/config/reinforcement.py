@@ -98,7 +98,7 @@ class RlConfig(TrainerConfig):
     included. clip_low, clip_high: the ratio stays in [1 - low, 1 + high]; dual_clip bounds the loss of a negative
     advantage. discount: across model tokens, reinforce_pp only. overlong_buffer: model tokens before the episode's
     `agent.budget.total_tokens` over which a penalty grows to `overlong_penalty` (0: off). format_weight: the share of the reward that is for
-    ending with an answer without any violation of the grammar (the authors' unused alternative has 0.1).
+    ending with an answer, the fewer violations of the grammar the better (the authors' unused alternative has 0.1).
     minimum_group: scored members a group needs. sampling_rounds: how often a step may draw new prompts until it has `prompts` groups with
     signal. updates: optimizer steps a batch is split into. evaluate_every: greedy accuracy on `dev_limit` dev tasks
     every so many steps, before the first and after the last; the best model is kept. patience: evaluations without a

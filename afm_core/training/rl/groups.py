@@ -59,11 +59,12 @@ class Assessed:
 def shaped_reward(trajectory: Trajectory, config: RlConfig, agent: AgentConfig) -> float:
     """(1 - w) answer + w format + the overlong penalty, w = rl.format_weight.
 
-    Format is 1 for an episode that ended with an answer and broke no rule of the grammar, else 0. The penalty counts
+    Format is 1 / (1 + violations of the grammar) for an episode that ended with an answer, else 0. The penalty counts
     sampled tokens only. The trajectory must be scored.
     """
     assert trajectory.reward is not None, f"{trajectory.id} is unscored: judge it first"
-    well_formed = trajectory.status is Status.COMPLETED and not trajectory.violations
+    answered = trajectory.status is Status.COMPLETED
+    well_formed = 1 / (1 + len(trajectory.violations)) if answered else 0.0
     reward = (1 - config.format_weight) * trajectory.reward + config.format_weight * well_formed
     sampled = sum(len(segment.token_ids or ()) for segment in sampled_segments(trajectory))
     limit = agent.budget.total_tokens

@@ -133,11 +133,11 @@ def test_the_overlong_penalty_counts_sampled_tokens_only():
     assert shaped_reward(one, config(), agent) == 1.0
 
 
-def test_the_format_is_rewarded_only_where_an_answer_came_without_violations():
+def test_the_format_is_rewarded_where_an_answer_came_the_more_the_fewer_violations():
     right, wrong, cut = trajectory(0, 1.0), trajectory(1, 0.0), trajectory(2, 0.0, Status.TRUNCATED)
     broken = right.model_copy(update={"violations": ("unclosed_tag",)})
     rewards = [shaped_reward(one, config(format_weight=0.1), AGENT) for one in (right, wrong, cut, broken)]
-    assert rewards == pytest.approx([1.0, 0.1, 0.0, 0.9])
+    assert rewards == pytest.approx([1.0, 0.1, 0.0, 0.95])
 
 
 def test_a_penalty_can_be_the_signal():
