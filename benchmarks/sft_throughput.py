@@ -56,7 +56,7 @@ def main() -> None:
 
 def measure(strategy: str, capacity: int, steps: int, threads: int) -> dict[str, Any]:
     """The best step's speed (the machine may be busy) and the peak proportional set size."""
-    from afm_core.training.launch import lean_imports
+    from afm_core.config.environment import lean_imports
 
     with lean_imports():
         import deepspeed  # noqa: F401

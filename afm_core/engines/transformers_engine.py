@@ -109,7 +109,7 @@ class TransformersEngine:
         self._use(model, policy_version)
 
     def _use(self, model: Any, policy_version: str) -> None:
-        self._model = model.eval() if model is not None else None
+        self._model: Any = model.eval() if model is not None else None
         self._rows = RowTable(self._config.slots)
         self._cache = SlotCache(self._config.slots, self.max_length, self._device)
         self.policy_version = policy_version

@@ -8,7 +8,6 @@ in here: a failed attempt ends, and the next one resumes from the sealed checkpo
 import importlib
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,13 +16,13 @@ from typing import Any
 
 from afm_core.cluster import connected
 from afm_core.config import ConfigError, TrainerConfig
+from afm_core.config.environment import lean_imports
 from afm_core.training.channel import Channel
 from afm_core.training.errors import TrainingFailed, TrainingWorkerDied
 
 _LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
-_UNUSED = ("mlflow", "sklearn")
 _UNUSED_CALLBACKS = ("PlacementGroupCleanerCallback", "DatasetsCallback")
 _CONSEQUENCES = ("Connection closed by peer", "Connection reset by peer", "NCCL", "gloo")
 """What the surviving ranks say when another rank is gone: never the cause."""
@@ -141,21 +140,6 @@ def run_worker(work: dict[str, Any]) -> None:
 
         module = importlib.import_module(work["entry"])
     module.run(work["job"])
-
-
-@contextmanager
-def lean_imports() -> Iterator[None]:
-    """Hide what DeepSpeed (its autotuner) and transformers (a decoding method) import and training never uses.
-
-    They cost every worker five seconds of processor time and 110 MB. Afterwards they can be imported again.
-    """
-    hidden = [name for name in _UNUSED if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]
 
 
 def _worker_environment(config: TrainerConfig) -> dict[str, str]:
