@@ -77,7 +77,7 @@ class RunSession:
         if error is not None:
             cancelled = kind is not None and not issubclass(kind, Exception)
             self.record.status = RunStatus.CANCELLED if cancelled else RunStatus.FAILED
-            self.record.error = str(error) or type(error).__name__
+            self.record.error = "interrupted" if cancelled else str(error) or type(error).__name__
         elif self.record.status is RunStatus.RUNNING:
             self.record.status = RunStatus.COMPLETED
         self._stamp()
@@ -155,14 +155,17 @@ class RunSession:
         spec_path.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
         started = time.monotonic()
         self._replayer.start()
-        finished = run_process(
-            spec_path,
-            environment=self._environment(spec),
-            log_path=self.directory.logs / f"{file_label}.log",
-            timeout_seconds=self.config.execution.stage_timeout_seconds,
-            on_event=lambda event: on_event(label, event),
-            on_log=lambda line: on_log(label, line),
-        )
+        try:
+            finished = run_process(
+                spec_path,
+                environment=self._environment(spec),
+                log_path=self.directory.logs / f"{file_label}.log",
+                timeout_seconds=self.config.execution.stage_timeout_seconds,
+                on_event=lambda event: on_event(label, event),
+                on_log=lambda line: on_log(label, line),
+            )
+        except StageFailed as error:
+            raise StageFailed(f"stage {label}: {error}", error.kind) from error
         manifest = self.store.manifest(finished.ref)
         return StageRecord(
             name=label,
