@@ -109,12 +109,14 @@ class CurationConfig(Section):
     minimum_interactions: agent and tool activations below which a trajectory is dropped (paper: 5).
     without_reflection_share: share of trajectories without reflection that is kept, 1 keeps all.
     correction_copies: how many times a trajectory that corrected itself is repeated (1: once).
+    maximum: trajectories that are kept at most, before copies (None: all); a small, good mix can be enough.
     """
 
     minimum_interactions: int = Field(default=3, ge=0)
     without_reflection_share: Share = 1.0
     correction_copies: Positive = 1
     guessable_share: Share = 0.2
+    maximum: Positive | None = None
     seed: int = 0
 
 

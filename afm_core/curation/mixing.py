@@ -1,4 +1,4 @@
-"""What depends on other rows: exact duplicates, down-sampling, the guessable cap, copies of corrections.
+"""What depends on other rows: exact duplicates, down-sampling, the size of the mix, the guessable cap, copies.
 
 Deterministic for a set of rows: rows are ordered by id, and every draw is a hash of the seed and the row's
 id, so neither the order of the input nor the number of blocks matters, and another seed draws other rows.
@@ -42,12 +42,12 @@ class Decision:
 def decide(rows: Iterable[RowFacts], config: CurationConfig) -> Decision:
     """Take the row verdicts and settle what depends on other rows.
 
-    Order: duplicates (the first id stays), reflection, guessable cap (over what is left), copies.
+    Order: duplicates (the first id stays), reflection, size, guessable cap (over what is left), copies.
     """
     ordered = sorted(rows, key=lambda row: (row.id, row.digest))
     rejected = [Rejection(row.id, row.reason, row.detail) for row in ordered if row.reason is not None]
     left = [row for row in ordered if row.reason is None]
-    for step in (_duplicates, _reflection, _guessable):
+    for step in (_duplicates, _reflection, _surplus, _guessable):
         refused = step(left, config)
         rejected += [refused[number] for number in sorted(refused)]
         left = [row for number, row in enumerate(left) if number not in refused]
@@ -79,6 +79,13 @@ def _reflection(rows: list[RowFacts], config: CurationConfig) -> dict[int, Rejec
         for number, row in enumerate(rows)
         if not row.reflects and draw(config.seed, f"reflection {row.id}") >= config.without_reflection_share
     }
+
+
+def _surplus(rows: list[RowFacts], config: CurationConfig) -> dict[int, Rejection]:
+    """Keep at most config.maximum rows, drawn by id."""
+    limit = len(rows) if config.maximum is None else config.maximum
+    drawn = sorted(range(len(rows)), key=lambda number: (draw(config.seed, f"surplus {rows[number].id}"), number))
+    return {number: Rejection(rows[number].id, RejectReason.SURPLUS) for number in drawn[limit:]}
 
 
 def _guessable(rows: list[RowFacts], config: CurationConfig) -> dict[int, Rejection]:

@@ -39,6 +39,8 @@ class RejectReason(StrEnum):
     """Question and text equal those of a kept trajectory, case and white space aside."""
     WITHOUT_REFLECTION = "without_reflection"
     """Down-sampled: the trajectory never reflects (without_reflection_share)."""
+    SURPLUS = "surplus"
+    """More trajectories than curation.maximum."""
     GUESSABLE_SURPLUS = "guessable_surplus"
     """More guessable answers than guessable_share of the mix."""
 

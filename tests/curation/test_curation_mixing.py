@@ -26,6 +26,7 @@ CONFIGS = st.builds(
     without_reflection_share=st.floats(0, 1),
     correction_copies=st.integers(1, 4),
     guessable_share=st.floats(0, 1),
+    maximum=st.none() | st.integers(1, 12),
     seed=st.integers(0, 5),
 )
 
@@ -45,6 +46,7 @@ def test_in_is_kept_plus_rejected_and_order_does_not_matter(rows, config, shuffl
 def test_what_is_kept_is_unique_and_within_the_guessable_share(rows, config):
     kept = decide(rows, config).kept
     assert len({row.text_key for row in kept}) == len(kept)
+    assert config.maximum is None or len(kept) <= config.maximum
     assert sum(row.guessable for row in kept) <= config.guessable_share * len(kept) + 1e-6
 
 
@@ -52,7 +54,12 @@ def test_what_is_kept_is_unique_and_within_the_guessable_share(rows, config):
 def test_a_rejected_row_keeps_its_first_reason(rows, config):
     decision = decide(rows, config)
     judged = sorted(row.reason for row in rows if row.reason is not None)
-    late = {RejectReason.DUPLICATE, RejectReason.WITHOUT_REFLECTION, RejectReason.GUESSABLE_SURPLUS}
+    late = {
+        RejectReason.DUPLICATE,
+        RejectReason.WITHOUT_REFLECTION,
+        RejectReason.SURPLUS,
+        RejectReason.GUESSABLE_SURPLUS,
+    }
     found = sorted(one.reason for one in decision.rejected)
     for reason in set(RejectReason) - late:
         assert found.count(reason) == judged.count(reason)
@@ -66,6 +73,12 @@ def facts(count, **fields):
 def test_down_sampling_keeps_about_its_share(share):
     kept = decide(facts(2000), CurationConfig(without_reflection_share=share)).kept
     assert abs(len(kept) / 2000 - share) < 0.04
+
+
+def test_the_size_of_the_mix_is_bounded_and_the_rest_is_counted():
+    decision = decide(facts(50), CurationConfig(maximum=20))
+    assert len(decision.kept) == 20
+    assert [one.reason for one in decision.rejected] == [RejectReason.SURPLUS] * 30
 
 
 def test_another_seed_draws_other_rows():
