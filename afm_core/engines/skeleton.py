@@ -5,6 +5,8 @@ frequencies) are real, which they would not be on the meta device. `fill` copies
 tensors. Where linear layers are packed, the packed form is the copy.
 """
 
+import ctypes
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,14 @@ def fill(model: Any, state: Mapping[str, Tensor], device: torch.device, dtype: t
     model.to(device)  # the buffers
     if pack:
         pack_linears(model)
+
+
+def give_back_memory() -> None:
+    """Return freed heap to the system (glibc keeps small weights' memory, half a gigabyte of SmolLM2's)."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries have none
+        if trim is not None:
+            trim(0)
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

@@ -26,7 +26,7 @@ from afm_core.engines.protocol import FinishReason, Generation, GenerationReques
 from afm_core.engines.requests import check_directory, check_request
 from afm_core.engines.rows import Row, RowTable, common_prefix
 from afm_core.engines.sampling import TokenStream, sample
-from afm_core.engines.skeleton import check_state, fill, skeleton
+from afm_core.engines.skeleton import check_state, fill, give_back_memory, skeleton
 from afm_core.engines.slots import NAME, Chunk, SlotCache, StepPlan
 from afm_core.engines.weights import directory_digest, weights_digest
 
@@ -97,9 +97,8 @@ class TransformersEngine:
         from transformers import AutoTokenizer
 
         if not getattr(model, "_supports_attention_backend", False):
-            raise ConfigError(
-                f"{type(model).__name__} does not use transformers' attention interface; use engine.kind vllm"
-            )
+            name = type(model).__name__
+            raise ConfigError(f"{name} does not use transformers' attention interface; use engine.kind vllm")
         self._directory = directory
         self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -168,7 +167,7 @@ class TransformersEngine:
     def load_state(self, state: Mapping[str, torch.Tensor], policy_version: str) -> None:
         """Replace the weights by copies of tensors of this process, without a file; empty every cache.
 
-        Raises ValueError while a request is pending, and for names or shapes of another model (nothing has changed then).
+        Raises ValueError while a request is pending, and for another model's names or shapes: nothing has changed then.
         """
         self._check_idle()
         model = skeleton(self._directory, self._dtype)
@@ -182,6 +181,7 @@ class TransformersEngine:
         """Free weights and caches until the next load. Raises ValueError while a request is pending."""
         self._check_idle()
         self._use(None, self.policy_version)
+        give_back_memory()
 
     def _check_idle(self) -> None:
         if self.pending():

@@ -7,7 +7,9 @@ Checked against vLLM 0.32; on a CPU use fp32 (bf16 is slower there than it is wo
 """
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from afm_core.engines.protocol import FinishReason, Generation, GenerationReques
 from afm_core.engines.requests import check_directory, check_request
 
 _KV_CACHE_GIB = "2"
+_LLVMLITE = "llvmlite.binding.ffi"
 _GPU_MEMORY_SHARE = 0.85
 
 
@@ -50,7 +53,8 @@ class VllmEngine:
             disable_log_stats=True,
             weight_transfer_config={"backend": "nccl"} if config.gpus and not weights else None,
         )
-        self._engine: Any = LLMEngine.from_engine_args(arguments)
+        with _without_llvmlite():
+            self._engine: Any = LLMEngine.from_engine_args(arguments)
         self.max_length = config.max_length
         self.slots = config.slots
         self._on_cpu = not config.gpus
@@ -195,6 +199,22 @@ def _prepare_environment(config: EngineConfig) -> None:
         }
     for name, value in values.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def _without_llvmlite() -> Iterator[None]:
+    """Hide llvmlite's library object while vLLM starts.
+
+    On a CPU vLLM 0.32 looks for kernels in every imported module, and that object answers any attribute, `__dict__`
+    too, with a function of its own: vLLM then fails with "'_lib_fn_wrapper' object has no attribute 'get'". The search
+    tool imports it (bm25s, numba).
+    """
+    module = sys.modules.pop(_LLVMLITE, None)
+    try:
+        yield
+    finally:
+        if module is not None:
+            sys.modules[_LLVMLITE] = module
 
 
 def _repack_embeddings(model: Any) -> None:

@@ -172,7 +172,9 @@ def _explained(error: BaseException, last: dict[str, Any]) -> Exception:
         return TrainingWorkerDied(f"training worker {rank} died: {_one_line(cause)}{_memory_note(last)}")
     causes = {rank: cause for rank, cause in failures.items() if not _is_consequence(cause)} or failures
     rank, cause = min(causes.items())
-    return TrainingFailed(f"training worker {rank}: {type(cause).__name__}: {_one_line(cause)}")
+    # A lost connection is infrastructure, e.g. rollout workers that died more often than they may.
+    kind = TrainingWorkerDied if isinstance(cause, ConnectionError) else TrainingFailed
+    return kind(f"training worker {rank}: {type(cause).__name__}: {_one_line(cause)}")
 
 
 def _is_death(error: Exception) -> bool:
