@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ class DeepSpeedEngine:
             model=module, model_parameters=_parameter_groups(module, config), config=deepspeed_config(config)
         )
         self._clips = zero_stage(config) == 0
+        self._partitions = zero_stage(config) == 3
         self._norm = 0.0
         self._clip = config.gradient_clip
         self.rank = dist.get_rank()
@@ -109,7 +111,7 @@ class DeepSpeedEngine:
 
     def accumulate(self, batch: PackedBatch, weight: float) -> list[float]:
         """Forward and backward of one micro-batch; gradients add up until `step`. Returns the module's values."""
-        values: Tensor = self._engine(batch.to(self.device)).reshape(-1)
+        values: Tensor = self._engine(self._ready(batch)).reshape(-1)
         self._engine.backward(values[0] * (weight * self.world_size), scale_wrt_gas=False)
         result: list[float] = values.detach().tolist()
         return result
@@ -121,7 +123,7 @@ class DeepSpeedEngine:
         """
         self._engine.eval()
         with torch.no_grad():
-            scored: Tensor = self._engine(batch.to(self.device), score=True)
+            scored: Tensor = self._engine(self._ready(batch), score=True)
         self._engine.train()
         return scored.cpu()
 
@@ -166,6 +168,14 @@ class DeepSpeedEngine:
                     data = parameter.detach()
                     state[name.removeprefix(_PREFIX)] = data.to("cpu", copy=True) if partitioned else data
         return state if self.rank == 0 else None
+
+    def _ready(self, batch: PackedBatch) -> PackedBatch:
+        """On the device; with ZeRO-3 in as many chunks on every rank, since each chunk gathers the head."""
+        if self._partitions and self.world_size > 1:
+            most = torch.tensor([batch.chunks], device=self.device)
+            dist.all_reduce(most, op=dist.ReduceOp.MAX)
+            batch = replace(batch, chunks=int(most))
+        return batch.to(self.device)
 
     def _clip_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -52,6 +52,8 @@ class PackedBatch:
     """Positions in T whose *next* token is learned."""
     targets_S: Tensor
     """That next token."""
+    chunks: int
+    """Parts of at most CHUNK supervised positions; those beyond S are empty."""
 
     def to(self, device: torch.device) -> Self:
         """The same batch on a device."""
@@ -74,6 +76,7 @@ def collate(rows: Sequence[TokenRow]) -> PackedBatch:
         bounds=bounds,
         supervised_S=torch.tensor([start + place - 1 for start, _, place in learned], dtype=torch.long),
         targets_S=torch.tensor([row.ids[place] for _, row, place in learned], dtype=torch.long),
+        chunks=max(1, -(-len(learned) // CHUNK)),
     )
 
 
@@ -92,7 +95,9 @@ class PackedCausalLM(nn.Module):
     def over_chunks(self, function: Callable[[nn.Module, Tensor, Tensor], Tensor], batch: PackedBatch) -> list[Tensor]:
         """function(head, hidden_SD, targets_S) for at most CHUNK supervised positions at a time.
 
-        More than one chunk is recomputed in the backward pass, so that one chunk's logits exist at a time.
+        More than one chunk is recomputed in the backward pass, so that one chunk's logits exist at a time. The head is
+        called `batch.chunks` times, on empty parts if need be: with ZeRO-3 every call is collective, and ranks that
+        called it differently often would wait for each other for ever.
         """
         body = self.model.get_decoder()
         hidden_TD = body(
@@ -103,12 +108,11 @@ class PackedCausalLM(nn.Module):
         ).last_hidden_state[0]
         hidden_SD = hidden_TD.index_select(0, batch.supervised_S)
         head = self.model.get_output_embeddings()
-        if len(batch.targets_S) <= CHUNK:
+        if batch.chunks == 1:
             return [function(head, hidden_SD, batch.targets_S)]
-        return [
-            checkpoint(function, head, hidden, targets, use_reentrant=False)
-            for hidden, targets in zip(hidden_SD.split(CHUNK), batch.targets_S.split(CHUNK), strict=True)
-        ]
+        parts = list(zip(hidden_SD.split(CHUNK), batch.targets_S.split(CHUNK), strict=True))
+        parts += [(hidden_SD[:0], batch.targets_S[:0])] * (batch.chunks - len(parts))
+        return [checkpoint(function, head, hidden, targets, use_reentrant=False) for hidden, targets in parts]
 
 
 class SupervisedLoss(PackedCausalLM):

@@ -76,6 +76,7 @@ def collate(rows: Sequence[ExperienceRow], weights_R: Sequence[float], temperatu
         bounds=packed.bounds,
         supervised_S=packed.supervised_S,
         targets_S=packed.targets_S,
+        chunks=packed.chunks,
         rows_S=torch.tensor([number for number, own in enumerate(places) for _ in own], dtype=torch.long),
         advantages_S=numbers([row.advantages[place] for row, own in zip(rows, places, strict=True) for place in own]),
         sampler_S=numbers([row.logprobs[place] for row, own in zip(rows, places, strict=True) for place in own]),

@@ -194,13 +194,18 @@ def _record(
 ) -> UpdateRecord:
     model_tokens = sum(row.supervised for row in trained)
     means = {name: value / model_tokens for name, value in zip(STATISTICS, sums, strict=True)}
-    means["loss"] = sums[0] / len(norms)
     return UpdateRecord(
         step=step,
+        loss=sums[0] / len(norms),
         learning_rate=rate,
         gradient_norm=sum(norms) / len(norms),
         tokens=sum(len(row.ids) for row in trained),
         model_tokens=model_tokens,
+        entropy=means["entropy"],
+        kl_sampler=means["kl_sampler"],
+        kl_reference=means["kl_reference"],
+        clip_share=means["clip_share"],
+        importance_weight=means["importance_weight"],
+        logprob_difference=means["logprob_difference"],
         updates=len(norms),
-        **means,
     )
