@@ -15,6 +15,7 @@ _LOG = logging.getLogger(__name__)
 WATCH = "watch"
 """The concurrency group of calls that must be answered while the engine works; other calls keep their order."""
 
+_REASON = "The actor is dead because"
 _ROOM_SECONDS = 20.0
 _WATCHERS = 3
 
@@ -105,6 +106,7 @@ def kill(actor: Any) -> None:
 
 
 def one_line(error: BaseException, limit: int = 600) -> str:
-    """An error's text for the end of a line."""
+    """An error's text for the end of a line; of a death, Ray's reason without its identifiers."""
     text = " ".join(str(error).split())
+    text = text[max(0, text.find(_REASON)) :]
     return text if len(text) <= limit else f"{text[:limit]}..."
