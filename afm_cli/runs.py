@@ -2,11 +2,14 @@
 
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from afm_cli.common import emit, json_option, say
+
+if TYPE_CHECKING:
+    from afm_core.execution import RunRecord
 
 
 @click.group()
@@ -143,13 +146,24 @@ def resume(run: str, as_json: bool) -> None:
     from afm_core.config import home
     from afm_core.execution import find_run, road_stage
 
-    given: dict[str, Any] = find_run(home(), run).load().parameters
+    record = find_run(home(), run).load()
+    given: dict[str, Any] = record.parameters
     file = given.get("config_file")
     layers = given["profile"], Path(file) if file else None, tuple(given.get("overrides", ()))
     if "model" in given:  # a run of `afm rl`
         train(given["model"], given["tasks"], *layers, as_json)
     else:
-        execute(*layers, (), road_stage(given.get("until", "rl")), as_json)
+        execute(*layers, _unfinished_refresh(record), road_stage(given.get("until", "rl")), as_json)
+
+
+def _unfinished_refresh(record: "RunRecord") -> tuple[str, ...]:
+    """The stages that the run was to make anew and has not. Of a stage with variants the record cannot tell: again."""
+    from afm_core.execution import RunStatus
+
+    if record.status is RunStatus.COMPLETED:
+        return ()
+    done = {stage.name for stage in record.stages}
+    return tuple(name for name in record.parameters.get("refresh", ()) if name not in done)
 
 
 def _summary(record: Any) -> dict[str, Any]:
