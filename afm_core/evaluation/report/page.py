@@ -209,7 +209,7 @@ def _road_bars(road: RoadView) -> list[tuple[str, int, float, str]]:
         return []
     bars = [("kept", road.kept, road.kept / total, "kept")] if road.kept is not None else []
     worst = sorted(road.rejected.items(), key=lambda item: (-item[1], item[0]))
-    return bars + [(reason.replace("_", " "), count, count / total, "rejected") for reason, count in worst]
+    return bars + [(reason.replace("_", " "), count, count / total, "rejected") for reason, count in worst if count]
 
 
 def _protocol_rows(evaluations: Sequence[EvaluationView]) -> list[dict[str, Any]]:
