@@ -1,5 +1,7 @@
 """The loss against the textbook: all logits of every row alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -66,6 +68,19 @@ def test_chunked_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chunked.item() == pytest.approx(whole.item(), rel=1e-6)
     for mine, theirs in zip(gradients(chunked, model), before, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_empty_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ZeRO-3 a rank makes as many chunks as the rank with most: the rest of its are empty."""
+    monkeypatch.setattr(loss_module, "CHUNK", 20)
+    batch = collate(random_rows(4, seed=5))
+    model = small_llama()
+    plain = SupervisedLoss(model)(batch)
+    before = gradients(plain, model)
+    padded = SupervisedLoss(model)(replace(batch, chunks=batch.chunks + 2))
+    assert padded.item() == plain.item()
+    for mine, theirs in zip(gradients(padded, model), before, strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_verl_3287_a_one_token_answer_is_learned() -> None:
