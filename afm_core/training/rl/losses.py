@@ -25,7 +25,7 @@ MAXIMUM_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """loss_S: to be minimised. clipped_S: 1.0 where the bound took the place of the ratio, else 0.0 (no gradient)."""
+    """loss_S: to be minimised. clipped_S: 1.0 where a bound took the place of the ratio, else 0.0; a figure only."""
 
     loss_S: Tensor
     clipped_S: Tensor
