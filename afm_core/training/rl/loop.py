@@ -121,6 +121,7 @@ def _train_step(
     rollouts.start_ahead()
     if not config.maximum_staleness:
         rollouts.sampler.rest()
+    rollouts.beat(f"training on {len(rows)} trajectories")
     record = learner.update(directory, step)
     state.steps.append(_record(step, record, gathered, report, max(row.staleness for row in rows)))
     (directory / "step.json").write_text(json.dumps(state.steps[-1], indent=2, sort_keys=True) + "\n", encoding="utf-8")
