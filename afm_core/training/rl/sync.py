@@ -7,11 +7,12 @@ trainer's own up to rounding. The probe's prompt is the same every time, so an e
 cache answers it from the keys and values of the weights before.
 """
 
+import itertools
 import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,10 @@ _LOG = logging.getLogger(__name__)
 
 PROBE_TOKENS = 16
 """Tokens that every engine continues the probe's prompt with."""
+
+PROBE_PROMPT_TOKENS = 160
+"""Shortest probe prompt: a prefix cache keeps whole blocks only, of 16 tokens (vLLM on a GPU) or 128 (on a CPU), so a
+shorter prompt would never be cached and could not show a cache that was not emptied."""
 
 Score = Callable[[Sequence[int], int], list[float]]
 """(ids, prompt length) -> the trainer's log-probabilities, temperature 1, of the ids after the prompt."""
@@ -97,6 +102,22 @@ class TrainerWeights:
         shutil.rmtree(self._root / self.version, ignore_errors=True)
 
 
+def probe_prompt(prompts: Iterable[Sequence[int]]) -> list[int]:
+    """A prompt of at least PROBE_PROMPT_TOKENS ids, made of whole prompts one after the other (repeated if few).
+
+    Raises ValueError if there are no ids at all.
+    """
+    pieces = [list(ids) for ids in prompts if ids]
+    if not pieces:
+        raise ValueError("a probe needs a prompt")
+    probe: list[int] = []
+    for ids in itertools.cycle(pieces):
+        probe += ids
+        if len(probe) >= PROBE_PROMPT_TOKENS:
+            return probe
+    raise AssertionError("unreachable")
+
+
 def synchronise(
     sampler: Sampler,
     weights: Weights,
@@ -110,7 +131,7 @@ def synchronise(
     Args:
         previous_version: what was loaded before, if the trainer has made an update since; else None or "".
         score: the trainer's own log-probabilities.
-        probe_prompt_ids: the same ids every time, long enough to be cached (vLLM caches whole blocks of 16).
+        probe_prompt_ids: the same ids every time, see `probe_prompt`.
         tolerance: largest difference of a log-probability that rounding explains, in nats.
 
     Raises:

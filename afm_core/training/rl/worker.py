@@ -35,7 +35,7 @@ from afm_core.training.rl.loop import Hooks, reinforce
 from afm_core.training.rl.policy import PolicyLoss
 from afm_core.training.rl.records import RlState
 from afm_core.training.rl.samplers import open_sampler
-from afm_core.training.rl.sync import SyncReport, TrainerWeights, synchronise
+from afm_core.training.rl.sync import SyncReport, TrainerWeights, probe_prompt, synchronise
 from afm_core.training.rl.trainer import GlooLink, Trainer
 
 STACKS = "stacks.txt"
@@ -172,13 +172,14 @@ class _Conductor:
 
     @cached_property
     def _probe(self) -> list[int]:
-        """The prompt of the first dev task (or selected task): real, and the same for the whole training."""
+        """Prompts of dev tasks (or selected tasks): real, and the same for the whole training."""
         from transformers import AutoTokenizer
 
         tasks = sorted(self._dev or self._selected, key=lambda task: task.id)
-        agent = self._config.agent
-        text = prompt(tasks[0].question, grammar_for(agent.grammar), agent.prompt, [Tag(tag) for tag in agent.tools])
-        return list(chat_prompt_ids(AutoTokenizer.from_pretrained(self._job.policy), text))
+        agent, tokenizer = self._config.agent, AutoTokenizer.from_pretrained(self._job.policy)
+        tools = [Tag(tag) for tag in agent.tools]
+        texts = (prompt(task.question, grammar_for(agent.grammar), agent.prompt, tools) for task in tasks)
+        return probe_prompt(chat_prompt_ids(tokenizer, text) for text in texts)
 
     @property
     def _dtype(self) -> str:

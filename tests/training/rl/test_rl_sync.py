@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from afm_core.config import AgentConfig, EngineConfig
@@ -14,7 +16,7 @@ from afm_core.engines.rows import RowTable
 from afm_core.engines.slots import SlotCache
 from afm_core.engines.weights import directory_digest
 from afm_core.rollout.local import LocalSampler
-from afm_core.training.rl.sync import SyncError, TrainerWeights, synchronise
+from afm_core.training.rl.sync import PROBE_PROMPT_TOKENS, SyncError, TrainerWeights, probe_prompt, synchronise
 
 sys.path.append(str(Path(__file__).parents[2] / "engines"))
 
@@ -192,3 +194,15 @@ def test_a_directory_is_never_written_from_weights_that_have_moved_on(trainer):
     with pytest.raises(ValueError, match=f"have changed since they were version {version[:12]}"):
         weights.directory()
     assert list(trainer.root.iterdir()) == []
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=90), min_size=1, max_size=5))
+def test_a_probe_prompt_is_long_enough_to_be_cached_and_made_of_whole_prompts(prompts):
+    whole = [ids for ids in prompts if ids]
+    if not whole:
+        with pytest.raises(ValueError, match="needs a prompt"):
+            probe_prompt(prompts)
+        return
+    probe = probe_prompt(prompts)
+    assert PROBE_PROMPT_TOKENS <= len(probe) < PROBE_PROMPT_TOKENS + max(map(len, whole))
+    assert probe == ([one for ids in whole for one in ids] * PROBE_PROMPT_TOKENS)[: len(probe)]
