@@ -18,11 +18,18 @@ STAGES = {
     "curate",
     "base",
     "sft",
+    "select",
+    "rl",
     "evaluate:policy",
+    "evaluate:policy:rl",
     "evaluate:base",
     "evaluate:reference",
     "register",
 }
+
+
+SETTINGS = ("sft.epochs=2", "rl.overlong_buffer=512")
+"""Short: the model hardly learns, and it is the episodes' lengths that give RL a signal."""
 
 
 def _afm(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +45,8 @@ def _afm(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _run(home: Path, *arguments: str) -> dict[str, Any]:
-    result = _afm(home, "run", "--profile", "smoke", "--set", "sft.epochs=2", "--json", *arguments)
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    result = _afm(home, "run", "--profile", "smoke", *settings, "--json", *arguments)
     assert result.returncode == 0, result.stderr[-4000:]
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -62,7 +70,7 @@ def test_the_first_run_makes_everything_and_says_so(first: dict[str, Any], home:
     assert first["status"] == "completed"
     assert {stage["name"] for stage in first["stages"]} == STAGES
     assert not any(stage["cached"] for stage in first["stages"])
-    assert set(first["models"]) == {"base", "sft"}
+    assert set(first["models"]) == {"base", "sft", "rl"}
     low, high = first["models"]["sft"]["interval"]
     assert 0 <= low <= first["models"]["sft"]["accuracy"] <= high <= 1
     assert first["models"]["sft"]["n"] == 24
@@ -78,7 +86,7 @@ def test_curation_accounts_for_every_trajectory(first: dict[str, Any]) -> None:
 
 
 def test_the_model_leads_back_to_the_documents(first: dict[str, Any], home: Path) -> None:
-    digest = _digests(first)["sft"]
+    digest = _digests(first)["rl"]
     lineage = json.loads(_afm(home, "artifacts", "lineage", digest, "--json").stdout)
 
     def kinds(node: dict[str, Any]) -> set[str]:
@@ -98,6 +106,20 @@ def test_mlflow_holds_the_loss_curve(first: dict[str, Any], home: Path) -> None:
     history = client.get_metric_history(runs[0].info.run_id, "train/loss")
     losses = json.loads((_artifact_path(home, _digests(first)["sft"]) / "losses.json").read_text())
     assert [(one.step, one.value) for one in history] == [(one["step"], one["loss"]) for one in losses]
+
+
+def test_every_rollout_of_rl_is_kept_and_a_replay_makes_the_same_update(first: dict[str, Any], home: Path) -> None:
+    model = _artifact_path(home, _digests(first)["rl"])
+    account = json.loads((model / "rl.json").read_text())
+    assert (account["end"], len(account["steps"])) == ("completed", 2)
+    step = model / "sidecar" / "rollouts" / "step-000001"
+    shown = json.loads(_afm(home, "trajectories", "ls", str(step), "--json").stdout)
+    assert len(shown) == account["steps"][0]["groups"] * 4
+    sft = _digests(first)["sft"]
+    command = ("rl", "--replay", str(step), "--model", sft, "--profile", "smoke", "--out", str(home / "replayed"))
+    replayed = json.loads(_afm(home, *command, "--json").stdout)
+    for name in ("loss", "gradient_norm", "entropy", "model_tokens"):
+        assert replayed["update"][name] == pytest.approx(account["steps"][0][name], rel=1e-6), name
 
 
 def test_a_second_run_is_all_cached(first: dict[str, Any], home: Path) -> None:
