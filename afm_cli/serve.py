@@ -10,6 +10,8 @@ import click
 from afm_cli.common import config_options, emit, json_option, model_option, resolve_config, say
 
 _BACKLOG = 2048
+_GRACE_SECONDS = 30
+"""How long running answers may take to end once the server is told to stop."""
 
 
 @click.command()
@@ -52,7 +54,13 @@ def serve(
             emit({"url": url, "model": name, "policy_version": policy.policy_version})
         else:
             say(f"serving {name} on {url}")
-        server = uvicorn.Server(uvicorn.Config(create_app(policy, name), log_level="warning", access_log=False))
+        settings = uvicorn.Config(
+            create_app(policy, name),
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        server = uvicorn.Server(settings)
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
 

@@ -23,6 +23,19 @@ from afm_core.data import SCORING_FAILURES, Status, Trajectory
 from afm_core.rollout.live import LivePolicy, Piece, Ticket
 
 _WAITING_LIMIT = 256
+_SHOWN_CHARACTERS = 60
+_EXPECTED = {
+    "messages": "a list of messages (objects), at least one",
+    "model": "a text",
+    "stream": "true or false",
+    "stream_options": "an object",
+    "temperature": "a number of at least 0",
+    "seed": "a whole number",
+    "max_tokens": "a whole number above 0",
+    "max_completion_tokens": "a whole number above 0",
+    "n": "1 (one answer a request)",
+}
+"""What belongs into each field that is read."""
 _OUT_OF_BUDGET = frozenset({Status.TRUNCATED, Status.BUDGET_EXHAUSTED, Status.TIMEOUT})
 
 
@@ -225,16 +238,20 @@ def _failure(trajectory: Trajectory) -> str:
 
 
 def _refusal(error: ValidationError) -> JSONResponse:
-    """A 400 that names the first wrong field and what was expected there."""
+    """A 400 that names the first wrong field and what belongs there."""
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
+    field = str(first["loc"][0]) if first["loc"] else None
     if first["type"] == "json_invalid":
-        text = f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}"
-    elif not field:
-        text = "the body must be a JSON object with `messages`"
-    else:
-        text = f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}"
-    return _error(400, text, parameter=field or None)
+        return _error(400, f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
+    if field is None:
+        return _error(400, "the body must be a JSON object with `messages`")
+    given = "it is missing" if first["type"] == "missing" else f"got {_short(first['input'])}"
+    return _error(400, f"{field}: expected {_EXPECTED[field]}; {given}", parameter=field)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _error(

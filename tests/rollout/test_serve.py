@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from afm_core.config import AgentConfig, Budget
 from afm_core.data import Tag
 from afm_core.rollout.live import LivePolicy
-from afm_core.rollout.serve import create_app, question_of
+from afm_core.rollout.serve import _EXPECTED, _Request, create_app, question_of
 
 AGENT = AgentConfig(budget=Budget(turn_tokens=400, total_tokens=4000))
 
@@ -78,18 +78,25 @@ def test_an_episode_that_failed_outside_the_policy_is_a_502(client):
 @pytest.mark.parametrize(
     ("body", "status", "parameter", "told"),
     [
-        ({"messages": []}, 400, "messages", "at least 1 item"),
-        ({}, 400, "messages", "field required"),
+        ({"messages": []}, 400, "messages", "at least one; got []"),
+        ({}, 400, "messages", "at least one; it is missing"),
         ([], 400, None, "a JSON object with `messages`"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, 400, "messages", "must be a user's text"),
         ({"messages": [{"role": "user", "content": " "}]}, 400, "messages", "must be a user's text"),
-        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n", "input should be 1"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "n": 2},
+            400,
+            "n",
+            "expected 1 (one answer a request); got 2",
+        ),
         (
             {"messages": [{"role": "user", "content": "x"}], "temperature": -1},
             400,
             "temperature",
-            "greater than or equal",
+            "a number of at least 0; got -1",
         ),
+        ({"messages": ["x" * 99]}, 400, "messages", '(objects), at least one; got "xxx'),
+        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}, 400, "max_tokens", "above 0; got 0"),
         ({"messages": [{"role": "user", "content": "x"}], "model": "other"}, 404, "model", "this server has 'afm'"),
     ],
 )
@@ -102,6 +109,10 @@ def test_bad_requests_are_refused_as_openai_does(client, body, status, parameter
     assert told in error["message"]
     assert "pydantic" not in error["message"]
     assert "\n" not in error["message"]
+
+
+def test_every_field_that_is_read_can_be_explained():
+    assert set(_EXPECTED) == set(_Request.model_fields)
 
 
 def test_null_is_a_field_left_out(client):
