@@ -16,7 +16,7 @@ from afm_core.engines import open_engine
 from afm_core.rollout.ray_worker import RolloutWorker
 from afm_core.rollout.sampler import EpisodeRequest
 
-PROBE = list(range(20, 60))
+PROBE = list(range(20, 220))
 CONFIG = EngineConfig(kind=EngineKind.VLLM, threads=1, slots=3, max_length=256)
 
 
