@@ -141,9 +141,10 @@ def _tasks_and_corpus(store: "Store", data: Path | None) -> "tuple[list[AgentTas
     from afm_core.config import ConfigError
     from afm_core.data import Split, tasks_from_table
     from afm_core.evaluation.given import read_tasks
+    from afm_core.execution.rl_inputs import task_sets
     from afm_core.store import ArtifactKind, read_table
 
-    newest = store.ls(ArtifactKind.TASKS)[-1:]
+    newest = task_sets(store)[-1:]
     corpora = [one.parents["corpus"] for one in newest if "corpus" in one.parents]
     corpora += [store.ref(one) for one in store.ls(ArtifactKind.CORPUS)[-1:]]
     if not corpora:
@@ -153,7 +154,10 @@ def _tasks_and_corpus(store: "Store", data: Path | None) -> "tuple[list[AgentTas
     if not newest:
         raise ConfigError(f"no tasks in {store.uri}; run `afm tasks generate`, or give --data FILE")
     every = tasks_from_table(read_table(store.open(store.ref(newest[0])).path / "tasks.parquet"))
-    return [task for task in every if task.split is Split.TEST], corpora[0]
+    held_out = [task for task in every if task.split is Split.TEST]
+    if not held_out:
+        raise ConfigError(f"tasks {newest[0].digest[:12]} hold no test split: run `afm run`, or give --data FILE")
+    return held_out, corpora[0]
 
 
 def _show(document: dict[str, Any], as_json: bool) -> None:

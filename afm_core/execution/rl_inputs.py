@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from afm_core.config import ConfigError
-from afm_core.store import ArtifactKind, ArtifactRef, Lineage, Store
+from afm_core.store import ArtifactKind, ArtifactRef, Lineage, Manifest, Store
 
 SELECT = "select"
 
@@ -47,11 +47,16 @@ def rl_inputs(store: Store, policy: ArtifactRef, tasks: ArtifactRef | None = Non
     return RlInputs(policy, base or policy, found, corpus, origins)
 
 
+def task_sets(store: Store) -> list[Manifest]:
+    """Whole task sets, all four splits of them, oldest first: a selection for RL is of the same kind and is none."""
+    return [one for one in store.ls(ArtifactKind.TASKS) if one.stage != SELECT]
+
+
 def _tasks(store: Store, ancestors: list[Lineage]) -> tuple[ArtifactRef, str]:
     known = _ancestor(ancestors, lambda node: node.ref.kind is ArtifactKind.TASKS and node.stage != SELECT)
     if known is not None:
         return known, "the model's lineage"
-    made = [one for one in store.ls(ArtifactKind.TASKS) if one.stage != SELECT]
+    made = task_sets(store)
     if not made:
         raise ConfigError(f"no tasks in {store.uri}: run `afm run --until tasks`")
     return store.ref(made[-1]), "the newest of the store"

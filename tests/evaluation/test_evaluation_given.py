@@ -8,8 +8,9 @@ from evaluation_fakes import ScriptedEngine, World
 
 from afm_cli.eval import evaluate
 from afm_core.config import ConfigError
-from afm_core.data import AgentTask, Origin, Segment, Status, Trajectory, Verifier, VerifierKind
+from afm_core.data import AgentTask, Origin, Segment, Split, Status, Trajectory, Verifier, VerifierKind, tasks_table
 from afm_core.evaluation.given import document_of, read_predictions, read_tasks, score_predictions
+from afm_core.store import ArtifactKind
 
 TASKS = [
     {"question": "What is the capital of France?", "answers": ["Paris"]},
@@ -146,6 +147,8 @@ def test_command_line_measures_a_model_on_held_out_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr("afm_core.engines.open_engine", lambda *_: scripted)
     monkeypatch.setenv("AFM_STORE", world.store.uri)
     model = world.put_model("sft")
+    # A selection for RL is a newer artifact of the same kind, without a test split: it is not the benchmark.
+    world.put("select", ArtifactKind.TASKS, {"tasks": tasks_table(world.split(Split.TRAIN))})
     result = CliRunner().invoke(evaluate, ["world", "--model", model.digest[:10], "--limit", "5", "--json"])
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
