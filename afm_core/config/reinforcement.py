@@ -97,14 +97,15 @@ class RlConfig(TrainerConfig):
     steps: 0 leaves the model as it is. max_tokens: longest trajectory that is trained, prompt and observations
     included. clip_low, clip_high: the ratio stays in [1 - low, 1 + high]; dual_clip bounds the loss of a negative
     advantage. discount: across model tokens, reinforce_pp only. overlong_buffer: model tokens before the episode's
-    `agent.budget.total_tokens` over which a penalty grows to `overlong_penalty` (0: off). format_weight: the share of the reward that is for
-    ending with an answer, the fewer violations of the grammar the better (the authors' unused alternative has 0.1).
-    minimum_group: scored members a group needs. sampling_rounds: how often a step may draw new prompts until it has `prompts` groups with
-    signal. updates: optimizer steps a batch is split into. evaluate_every: greedy accuracy on `dev_limit` dev tasks
-    every so many steps, before the first and after the last; the best model is kept. patience: evaluations without a
-    new best after which training stops early (None: never). probe_tolerance: largest difference of log-probabilities
-    between trainer and sampler after a sync (nats). maximum_staleness: 0 is synchronous; with more, episodes of later
-    steps are sampled while a step trains, and no token is trained that is more than so many updates old.
+    `agent.budget.total_tokens` over which a penalty grows to `overlong_penalty` (0: off). format_weight: the share of
+    the reward that is for ending with an answer, the fewer violations of the grammar the better (the authors' unused
+    alternative has 0.1). minimum_group: scored members a group needs. sampling_rounds: how often a step may draw new
+    prompts until it has `prompts` groups with signal. updates: optimizer steps a batch is split into. evaluate_every:
+    greedy accuracy on `dev_limit` dev tasks every so many steps, before the first and after the last; the best model
+    is kept. patience: evaluations without a new best after which training stops early (None: never). probe_tolerance:
+    largest difference of log-probabilities between trainer and sampler after a sync (nats). maximum_staleness: 0 is
+    synchronous; with more, episodes of later steps are sampled while a step trains, and no token is trained that is
+    more than so many updates old.
     """
 
     steps: int = Field(default=6, ge=0)

@@ -128,7 +128,8 @@ STAGES: dict[str, Stage] = {
             "afm_core.training.rl.stage:rl",
             (RlConfig, RolloutConfig, SelectionConfig, AgentConfig, EngineConfig),
             (
-                "afm_core/training",
+                *_TRAINING,
+                "afm_core/training/rl",
                 *(f"afm_core/evaluation/{name}.py" for name in ("protocols", "rows", "shards")),
                 *_SCORING,
                 *_EPISODES,

@@ -24,7 +24,8 @@ def open_sampler(config: RunConfig, policy: Path, version: str, documents: Path,
     make_engine = partial(open_engine, config.engine, policy, version, weights=False)
     make_tools = partial(_tools, config.agent, documents, scratch)
     if config.rollout.workers:
-        return RaySampler(make_engine, make_tools, config.agent, config.engine, config.rollout)
+        gpus = config.rl.gpus_per_worker
+        return RaySampler(make_engine, make_tools, config.agent, config.engine, config.rollout, trainer_gpus=gpus)
     return LocalSampler(
         make_engine(),
         make_tools(),

@@ -225,7 +225,7 @@ def test_asynchronous_slow_episodes_do_not_hold_a_step(tmp_path) -> None:
 
 
 def test_asynchronous_a_group_that_is_too_old_is_sampled_again(tmp_path) -> None:
-    run = asynchronous(tmp_path, steps=4)
+    run = asynchronous(tmp_path, steps=6)
     slow = run.rollouts.order[0]
     run.sampler.held = lambda request: request.task.id == slow and run.state.step < 3
     alive = run.sampler.outcome
