@@ -125,7 +125,7 @@ def test_missing_bucket_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch
             raise FileNotFoundError("The specified bucket does not exist")
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setattr("afm_core.store.s3._file_system", lambda endpoint: NoBucket())
+    monkeypatch.setattr("afm_core.store.s3.s3_file_system", lambda what: NoBucket())
     with pytest.raises(ConfigError, match="no such bucket"):
         open_store("s3://absent/x", tmp_path)
 
@@ -145,7 +145,7 @@ def test_create_that_was_repeated_after_a_lost_answer_has_still_won(monkeypatch:
             raise OSError(22, "At least one of the pre-conditions you specified did not hold")
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setattr("afm_core.store.s3._file_system", lambda endpoint: LostAnswer())
+    monkeypatch.setattr("afm_core.store.s3.s3_file_system", lambda what: LostAnswer())
     backend = open_backend("s3://bucket/x")
     assert backend.create("lease", b"mine")
     assert not backend.create("lease", b"theirs")
