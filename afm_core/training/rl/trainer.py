@@ -20,7 +20,7 @@ from afm_core.training.lora import merge
 from afm_core.training.ranks import barrier
 from afm_core.training.rl.experience import ExperienceRow, read_experience
 from afm_core.training.rl.records import RlState
-from afm_core.training.rl.update import UpdateRecord, score, update
+from afm_core.training.rl.update import Reference, UpdateRecord, score, update
 
 _WEEK = timedelta(days=7)
 
@@ -51,11 +51,14 @@ class GlooLink:
 class Trainer:
     """The policy in training. Every method is called on rank 0 only; the other ranks call `follow`."""
 
-    def __init__(self, engine: DeepSpeedEngine, config: RlConfig, link: Link) -> None:
+    def __init__(
+        self, engine: DeepSpeedEngine, config: RlConfig, link: Link, reference: Reference | None = None
+    ) -> None:
         self.rank = engine.rank
         self._engine = engine
         self._config = config
         self._link = link
+        self._reference = reference
 
     def update(self, directory: Path, step: int) -> UpdateRecord:
         """Train on the experience in a step directory that all ranks can read; `step` counts from 1."""
@@ -95,7 +98,7 @@ class Trainer:
         return getattr(self, f"_{command}")(**arguments)
 
     def _update(self, directory: str, step: int) -> UpdateRecord:
-        return update(self._engine, read_experience(Path(directory)), self._config, step)
+        return update(self._engine, read_experience(Path(directory)), self._config, step, self._reference)
 
     def _score(self, ids: list[int], prompt_length: int) -> list[float]:
         learned = [0] * prompt_length + [1] * (len(ids) - prompt_length)

@@ -34,6 +34,7 @@ from afm_core.training.rl.gather import Rollouts
 from afm_core.training.rl.loop import Hooks, reinforce
 from afm_core.training.rl.policy import PolicyLoss
 from afm_core.training.rl.records import RlState
+from afm_core.training.rl.reference import FrozenReference
 from afm_core.training.rl.samplers import open_sampler
 from afm_core.training.rl.sync import SyncReport, TrainerWeights, probe_prompt, synchronise
 from afm_core.training.rl.trainer import GlooLink, Trainer
@@ -89,7 +90,8 @@ def run(values: dict[str, Any]) -> None:
     torch.set_num_threads(config.rl.threads)
     model = load_for_training(Path(job.policy), config.rl)
     engine = DeepSpeedEngine(PolicyLoss(model, config.rl), config.rl)
-    trainer = Trainer(engine, config.rl, GlooLink())
+    reference = FrozenReference(Path(job.policy), config.rl, engine.device) if config.rl.kl_coefficient else None
+    trainer = Trainer(engine, config.rl, GlooLink(), reference)
     if job.resume is not None:
         engine.load(Path(job.resume))
     if engine.rank:

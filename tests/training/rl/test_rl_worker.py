@@ -31,6 +31,7 @@ def config() -> RunConfig:
         "threads": 1,
         "learning_rate": 1e-3,
         "format_weight": 0.5,
+        "kl_coefficient": 0.001,
         "evaluate_every": 1,
         "dev_limit": 2,
         "max_tokens": 512,
