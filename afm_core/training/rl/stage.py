@@ -20,6 +20,7 @@ from afm_core.training.errors import TrainingWorkerDied
 from afm_core.training.export import PROVENANCE, link_or_copy, write_json
 from afm_core.training.keeper import CheckpointKeeper
 from afm_core.training.models import provenance_of
+from afm_core.training.rl.watchdog import STACKS, explained
 from afm_core.training.stages import parameter_count
 
 _LOG = logging.getLogger(__name__)
@@ -52,7 +53,6 @@ def rl(context: StageContext) -> StageResult:
         TrainingWorkerDied, TrainingFailed: see afm_core.training.launch.
     """
     from afm_core.training.launch import connected_ray, follow
-    from afm_core.training.rl.worker import STACKS
 
     config = RunConfig.model_validate(context.spec.config)
     refuse_impossible(config)
@@ -79,7 +79,7 @@ def rl(context: StageContext) -> StageResult:
                 "afm_core.training.rl.worker", job, config.rl, channel, sink, context.stopping, context.scratch / "ray"
             )
         except TrainingWorkerDied as error:
-            raise explained_stall(error, channel.directory / STACKS) from error
+            raise explained(error, channel.directory / STACKS) from error
     if sink.finished is None:
         raise StageInterrupted(sink.stopped or "told to stop before training started")
     return _write(context, sink.finished)
@@ -102,16 +102,6 @@ def refuse_impossible(config: RunConfig) -> None:
             engine.max_length,
             config.rl.max_tokens,
         )
-
-
-def explained_stall(error: TrainingWorkerDied, stacks: Path) -> TrainingWorkerDied:
-    """The error, with what the watchdog found if it was the watchdog that ended the worker."""
-    text = stacks.read_text() if stacks.exists() else ""
-    if "Timeout" not in text:
-        return error
-    _LOG.error("no progress within rollout.stall_seconds; the stacks of the worker:\n%s", text)
-    place = next((line.strip() for line in text.splitlines() if "afm_core" in line), "unknown place")
-    return TrainingWorkerDied(f"rl made no progress within rollout.stall_seconds; last seen at {place}")
 
 
 class EventSink:

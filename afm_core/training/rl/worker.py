@@ -4,7 +4,6 @@ torch.distributed is initialised by then. Like afm_core.training.worker it takes
 Ray. A watchdog ends a process that makes no progress and leaves every thread's stack in the channel's directory.
 """
 
-import faulthandler
 import logging
 import os
 import time
@@ -38,8 +37,8 @@ from afm_core.training.rl.reference import FrozenReference
 from afm_core.training.rl.samplers import open_sampler
 from afm_core.training.rl.sync import SyncReport, TrainerWeights, probe_prompt, synchronise
 from afm_core.training.rl.trainer import GlooLink, Trainer
+from afm_core.training.rl.watchdog import STACKS, Watchdog
 
-STACKS = "stacks.txt"
 _TELL_SECONDS = 1.0
 
 
@@ -62,24 +61,6 @@ class RlJob:
     def to_json(self) -> dict[str, Any]:
         """JSON values, for Ray Train's `train_loop_config`."""
         return asdict(self)
-
-
-class Watchdog:
-    """Ends this process if `beat` is not called for `seconds`; stacks go to `path` first."""
-
-    def __init__(self, path: Path, seconds: float) -> None:
-        self._file = path.open("w")
-        self._seconds = seconds
-        self.beat()
-
-    def beat(self) -> None:
-        """There was progress."""
-        faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._file)
-
-    def close(self) -> None:
-        """Stop watching."""
-        faulthandler.cancel_dump_traceback_later()
-        self._file.close()
 
 
 def run(values: dict[str, Any]) -> None:
