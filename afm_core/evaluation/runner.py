@@ -5,6 +5,7 @@ shard has the same episodes whether the stage was killed in between or not (gree
 The only thing that could differ is an episode's wall-clock budget, which is meant never to bind.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,10 +44,15 @@ class Runner:
     stopping: threading.Event = field(default_factory=threading.Event)
     _engine: Engine | None = None
 
-    def run(self, trial: Trial, tasks: Sequence[AgentTask]) -> list[Trajectory]:
-        """Scored episodes of the tasks in their order, ready to be stored; the teacher leaves unsolvable tasks out."""
+    def run(
+        self, trial: Trial, tasks: Sequence[AgentTask], advance: Callable[[float], None] = lambda done: None
+    ) -> list[Trajectory]:
+        """Scored episodes of the tasks in their order, ready to be stored; the teacher leaves unsolvable tasks out.
+
+        advance: told how many of a policy's episodes are done.
+        """
         by_id = {task.id: task for task in tasks}
-        return [_stored(one, trial, by_id[one.task_id]) for one in self.episodes(trial.conditions, tasks)]
+        return [_stored(one, trial, by_id[one.task_id]) for one in self.episodes(trial.conditions, tasks, advance)]
 
     def close(self) -> None:
         """Free the engine, if one was opened."""
@@ -54,7 +60,9 @@ class Runner:
             self._engine.close()
             self._engine = None
 
-    def episodes(self, conditions: Protocol, tasks: Sequence[AgentTask]) -> list[Trajectory]:
+    def episodes(
+        self, conditions: Protocol, tasks: Sequence[AgentTask], advance: Callable[[float], None] = lambda done: None
+    ) -> list[Trajectory]:
         """Scored episodes under the conditions; a task given n times is sampled n times by a policy."""
         if conditions is Protocol.ALWAYS_SEARCH:
             return [scored(task, always_search(task, self.tools, self.agent.grammar)) for task in tasks]
@@ -63,6 +71,7 @@ class Runner:
         explained = conditions is Protocol.ZERO_SHOT  # examples explain themselves, and a long prompt only dilutes them
         agent = self.agent.model_copy(update={"prompt": PromptStyle.FULL}) if explained else self.agent
         examples = few_shot_examples(self.demonstrations, self.evaluation.few_shot)
+        done = itertools.count(1)
         return run_episodes(
             tasks,
             self._opened(),
@@ -72,6 +81,7 @@ class Runner:
             examples=examples if conditions is Protocol.FEW_SHOT else (),
             temperature=self.evaluation.temperature,
             seed=self.evaluation.seed,
+            on_finished=lambda _: advance(next(done)),
             stopping=self.stopping,
         )
 

@@ -23,10 +23,12 @@ class Shard:
 
 
 ShardT = TypeVar("ShardT", bound=Shard)
+Advance = Callable[[float], None]
+"""Tell how many tasks of a shard are done; shown as progress, nothing else."""
 
 
 def run_shards(
-    context: StageContext, shards: Sequence[ShardT], work: Callable[[ShardT, Path], None]
+    context: StageContext, shards: Sequence[ShardT], work: Callable[[ShardT, Path, Advance], None]
 ) -> dict[str, Path]:
     """shard name -> the directory that `work` filled, now or in an earlier attempt; progress counts tasks.
 
@@ -43,7 +45,7 @@ def run_shards(
                 raise StageInterrupted("told to stop between two shards")
             directory = context.scratch / shard.name
             directory.mkdir(parents=True)
-            work(shard, directory)
+            work(shard, directory, _advance(context, done, total, shard.label))
             if context.stopping.is_set():
                 raise StageInterrupted("told to stop within a shard")
             context.seal(shard.name, directory)
@@ -51,3 +53,7 @@ def run_shards(
         done += len(shard.tasks)
         context.progress(done, total, shard.label)
     return directories
+
+
+def _advance(context: StageContext, before: int, total: int, label: str) -> Advance:
+    return lambda tasks: context.progress(before + int(tasks), total, label)

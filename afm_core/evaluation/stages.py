@@ -30,7 +30,7 @@ from afm_core.evaluation.protocols import Protocol, Trial, trials_of, variant_of
 from afm_core.evaluation.rows import EvaluationRow, row_of, rows_from_table, rows_table
 from afm_core.evaluation.runner import Runner
 from afm_core.evaluation.sampling import stratified_sample
-from afm_core.evaluation.shards import Shard, run_shards
+from afm_core.evaluation.shards import Advance, Shard, run_shards
 from afm_core.store import StageContext, StageResult, read_table, write_table
 from afm_core.tools import build_tools
 
@@ -137,10 +137,10 @@ def _shards(trials: Sequence[Trial], tasks: Sequence[AgentTask], evaluation: Eva
     return shards
 
 
-def _run_shard(runner: Runner, shard: _TrialShard, directory: Path) -> None:
+def _run_shard(runner: Runner, shard: _TrialShard, directory: Path, advance: Advance) -> None:
     """Fill a shard's directory with rows.parquet, trajectories.parquet and seconds.json."""
     started = time.monotonic()
-    episodes = runner.run(shard.trial, shard.tasks)
+    episodes = runner.run(shard.trial, shard.tasks, advance)
     by_id = {task.id: task for task in shard.tasks}
     rows = [row_of(by_id[one.task_id], one, shard.trial.protocol) for one in episodes]
     write_table(rows_table(rows), directory / "rows.parquet")

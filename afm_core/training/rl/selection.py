@@ -6,6 +6,7 @@ first gate is the run's own base model, that a task it knows is not measured fur
 scored is dropped under its own name instead of counting as failed.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from afm_core.engines import Engine
 from afm_core.evaluation.protocols import Protocol
 from afm_core.evaluation.rows import EvaluationRow, row_of, rows_from_table, rows_table
 from afm_core.evaluation.sampling import stratified_sample
-from afm_core.evaluation.shards import Shard, run_shards
+from afm_core.evaluation.shards import Advance, Shard, run_shards
 from afm_core.rollout import Mode, run_episodes
 from afm_core.store import StageContext, StageResult, read_table, write_table
 from afm_core.tools import build_tools
@@ -187,10 +188,17 @@ def _measure(context: StageContext, tasks: Sequence[AgentTask], gate: _Gate, see
 
 
 def _run_shard(
-    context: StageContext, gate: _Gate, opened: Callable[[], Engine], seed: int, shard: Shard, directory: Path
+    context: StageContext,
+    gate: _Gate,
+    opened: Callable[[], Engine],
+    seed: int,
+    shard: Shard,
+    directory: Path,
+    advance: Advance,
 ) -> None:
     """Fill a shard's directory with rows.parquet. A reward that is no number counts as unscored."""
     closed_book = gate.protocol is Protocol.CLOSED_BOOK
+    done = itertools.count(1)
     episodes = run_episodes(
         [task for task in shard.tasks for _ in range(gate.samples)],
         opened(),
@@ -199,6 +207,7 @@ def _run_shard(
         mode=Mode.CLOSED_BOOK if closed_book else Mode.AGENT,
         temperature=gate.temperature,
         seed=seed,
+        on_finished=lambda _: advance(next(done) / gate.samples),
         stopping=context.stopping,
     )
     by_id = {task.id: task for task in shard.tasks}
