@@ -187,7 +187,12 @@ class VllmEngine:
 
 def _prepare_environment(config: EngineConfig) -> None:
     """What vLLM reads from the environment when it is imported; values that are set already win."""
-    values = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1"}
+    values = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for the answer of a command
+        "HF_HUB_OFFLINE": "1",
+    }
     if config.gpus <= 1:
         values["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if not config.gpus:

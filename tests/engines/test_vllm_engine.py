@@ -13,6 +13,7 @@ import pytest
 
 from afm_core.config import ConfigError, EngineConfig, EngineKind
 from afm_core.engines import open_engine
+from afm_core.engines.vllm_engine import _prepare_environment
 
 NEAR_TIE = 1e-3
 """Greedy decoding may part where the two best log-probabilities are this close."""
@@ -23,6 +24,12 @@ def test_without_vllm_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr("afm_core.engines.open.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"chain-of-agents\[gpu\]"):
         open_engine(EngineConfig(kind=EngineKind.VLLM), tmp_path, "v")
+
+
+def test_vllm_writes_no_line_on_standard_output(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    _prepare_environment(EngineConfig())
+    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
 
 
 @pytest.mark.integration
