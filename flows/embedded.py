@@ -79,7 +79,7 @@ def _start(port: int, log_path: Path) -> "subprocess.Popen[bytes]":
         **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES},
     }
     program = (
-        "from afm_core.execution.lifeline import die_with_parent; die_with_parent();"
+        f"from afm_core.execution.lifeline import die_with_parent; die_with_parent({os.getpid()});"
         "import uvicorn; uvicorn.run('prefect.server.api.server:create_app', factory=True,"
         f" host='127.0.0.1', port={port}, log_level='error', lifespan='on')"
     )

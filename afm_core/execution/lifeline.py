@@ -14,11 +14,15 @@ from collections.abc import Callable
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies. Linux; elsewhere the pipe alone serves."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel to kill this process when its parent dies. Linux; elsewhere the pipe alone serves.
+
+    parent: the parent's process id as the parent itself knows it. It may have died while this process was starting up;
+    without it that goes unnoticed, and only a pipe helps.
+    """
     if sys.platform != "linux":
         return
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

@@ -69,12 +69,13 @@ def test_a_bad_spec_is_the_users_mistake(tmp_path: Path) -> None:
 _PARENT = """
 import os, subprocess, sys, time
 read, write = os.pipe()
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=read, start_new_session=True)
+code = sys.argv[1].replace("PARENT", str(os.getpid()))
+child = subprocess.Popen([sys.executable, "-c", code], stdin=read, start_new_session=True)
 os.close(read)
 print(child.pid, flush=True)
 time.sleep(60)
 """
-_BY_SIGNAL = "from afm_core.execution.lifeline import die_with_parent as f; f(); import time; time.sleep(60)"
+_BY_SIGNAL = "from afm_core.execution.lifeline import die_with_parent as f; f(PARENT); import time; time.sleep(60)"
 _BY_PIPE = (
     "from afm_core.execution.lifeline import watch_pipe, end_own_group; import time;"
     "watch_pipe(0, end_own_group); time.sleep(60)"
