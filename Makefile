@@ -16,10 +16,10 @@ check: install
 	PYTHONPATH=. .venv/bin/python -c "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 unit: install
-	.venv/bin/python -m pytest -q -m "not integration"
+	.venv/bin/python -m pytest -q -n 2 -m "not integration"
 
 integration: install
-	.venv/bin/python -m pytest -q -m integration
+	.venv/bin/python -m pytest -q -n 2 --dist loadfile -m integration
 
 install:
 	@bash deployments/environment.sh
