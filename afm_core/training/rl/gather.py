@@ -79,7 +79,8 @@ class Rollouts:
             _refuse_all_unscored(groups)
             for group in groups:
                 self._sort(group, step, gathered)
-            gathered.rounds = -(-(len(gathered.live) + len(gathered.dead)) // self.config.prompts)
+            whole = -(-(len(gathered.live) + len(gathered.dead)) // self.config.prompts)
+            gathered.rounds = whole if self._ahead else gathered.rounds + 1
         return gathered
 
     def start_ahead(self) -> None:

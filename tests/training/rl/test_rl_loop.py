@@ -114,6 +114,15 @@ def test_dead_groups_are_replaced_until_there_is_signal(tmp_path) -> None:
     assert len(read_experience(run.updates[0])) == 4
 
 
+def test_a_small_round_is_a_round(tmp_path) -> None:
+    run = make(tmp_path, steps=1, dev=False, sampling_rounds=2)
+    dead = {run.rollouts.order[position] for position in (1, 2)}
+    alive = run.sampler.outcome
+    run.sampler.outcome = lambda request: episode(request, 1.0) if request.task.id in dead else alive(request)
+    record = run().steps[0]
+    assert (record["groups"], record["live_groups"], record["sampling_rounds"]) == (3, 1, 2)
+
+
 def test_verl_953_no_signal_is_a_named_end_and_no_crash(tmp_path) -> None:
     run = make(tmp_path)
     run.sampler.outcome = lambda request: episode(request, 0.0)
