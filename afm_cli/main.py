@@ -24,6 +24,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "ask": ("afm_cli.ask:ask", "Ask a model one question, live, with its tools."),
     "serve": ("afm_cli.serve:serve", "Serve a model on an OpenAI-compatible endpoint, tools inside."),
     "runs": ("afm_cli.runs:runs", "List, compare, read, cancel and resume runs."),
+    "deploy": ("afm_cli.deploy:deploy", "Put deployments, limits and automations on a Prefect server."),
     "stage": ("afm_cli.stage:stage", "Run one stage in this process (used by `run`)."),
 }
 

@@ -15,6 +15,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 import tasks as stage
 from afm_core.execution import RoadStage
+from flows.parameters import Override, ProfileName, StageName
 from flows.publish import publish
 from flows.session import open_session
 
@@ -26,10 +27,10 @@ from flows.session import open_session
     task_runner=ThreadPoolTaskRunner(max_workers=8),  # type: ignore[arg-type]
 )
 def pipeline(
-    profile: str = "laptop",
-    overrides: list[str] | None = None,
+    profile: ProfileName = "laptop",
+    overrides: list[Override] | None = None,
     config_file: str | None = None,
-    refresh: list[str] | None = None,
+    refresh: list[StageName] | None = None,
     run_id: str | None = None,
     until: RoadStage = RoadStage.RL,
 ) -> dict[str, Any]:

@@ -3,8 +3,13 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from afm_core.config import load_config
+from prefect.runtime import flow_run
+
+from afm_core.config import ConfigError, load_config
 from afm_core.execution import RoadStage, RunSession, new_run_id
+
+MAXIMUM_STARTS = 4
+"""Starts of one flow run. An automation schedules a crashed run again (deployments/automations); this ends the round."""
 
 
 def open_session(
@@ -15,7 +20,8 @@ def open_session(
     run_id: str | None,
     until: RoadStage,
 ) -> RunSession:
-    """The session of a run. Raises ConfigError for a wrong configuration or an unreachable store."""
+    """The session of a run. Raises ConfigError for a wrong configuration, an unreachable store, or a crash loop."""
+    _refuse_crash_loop()
     config = load_config(profile, Path(config_file) if config_file else None, overrides)
     parameters = {
         "profile": profile,
@@ -25,3 +31,12 @@ def open_session(
         "until": until.value,
     }
     return RunSession(config, run_id or new_run_id(), refresh, parameters, until)
+
+
+def _refuse_crash_loop() -> None:
+    starts = int(flow_run.get_run_count() or 0)
+    if starts > MAXIMUM_STARTS:
+        raise ConfigError(
+            f"this flow run was started {MAXIMUM_STARTS} times and crashed each time; read the logs of its stages "
+            "(`afm runs ls`, `afm runs logs ID`), mend the cause, and start it again"
+        )

@@ -1,5 +1,18 @@
 """Prefect tasks: one a stage, with retries, time-outs, tags, live progress and the artifact's reference. No logic."""
 
-from tasks.stages import base, champion, corpus, curate, evaluate, register, rl, select, sft, tasks, teach
+from tasks.stages import (
+    base,
+    champion,
+    corpus,
+    curate,
+    evaluate,
+    present_champion,
+    register,
+    rl,
+    select,
+    sft,
+    tasks,
+    teach,
+)
 
 __all__ = ["base", "champion", "corpus", "curate", "evaluate", "register", "rl", "select", "sft", "tasks", "teach"]

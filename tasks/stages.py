@@ -32,7 +32,7 @@ def _stage_task(*tags: str, run_name: str | None = None) -> Callable[[Callable[.
         retry_delay_seconds=exponential_backoff(backoff_factor=5),
         retry_jitter_factor=0.5,
         retry_condition_fn=_infrastructure_only,
-        tags=list(tags),
+        tags=["stage", *tags],
         task_run_name=run_name,
     )
 
@@ -97,6 +97,12 @@ def champion(session: RunSession, challenger: Made) -> Champion | None:
     if challenger is None:
         return None
     return Registry.of(session.config).opponent(challenger)
+
+
+@task(cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=exponential_backoff(5))
+def present_champion(session: RunSession) -> Champion | None:
+    """The registry's champion."""
+    return Registry.of(session.config).champion()
 
 
 @_stage_task("cpu")
