@@ -9,7 +9,7 @@ from afm_core.config import ConfigError, load_config
 from afm_core.execution import RoadStage, RunSession, new_run_id
 
 MAXIMUM_STARTS = 4
-"""Starts of one flow run. An automation schedules a crashed run again (deployments/automations); this ends the round."""
+"""Starts of one flow run: an automation schedules a crashed one again (deployments/automations), this ends it."""
 
 
 def open_session(

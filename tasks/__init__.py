@@ -15,4 +15,17 @@ from tasks.stages import (
     teach,
 )
 
-__all__ = ["base", "champion", "corpus", "curate", "evaluate", "register", "rl", "select", "sft", "tasks", "teach"]
+__all__ = [
+    "base",
+    "champion",
+    "corpus",
+    "curate",
+    "evaluate",
+    "present_champion",
+    "register",
+    "rl",
+    "select",
+    "sft",
+    "tasks",
+    "teach",
+]

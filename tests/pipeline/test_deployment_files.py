@@ -1,4 +1,4 @@
-"""What is shipped for machines that cannot be had here: parsed, its required fields there, nothing open to strangers."""
+"""What is shipped for machines that cannot be had here: it parses, has its required fields, and is open to nobody."""
 
 import configparser
 import re
