@@ -64,6 +64,33 @@ class TasksConfig(Section):
     file_sha256: str | None = None
 
 
+class SplitShares(Section):
+    """The share of entity groups that each split of a task pool gets."""
+
+    train: float = Field(default=0.7, gt=0, lt=1)
+    dev: float = Field(default=0.05, gt=0, lt=1)
+    gate: float = Field(default=0.15, gt=0, lt=1)
+    test: float = Field(default=0.1, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        total = self.train + self.dev + self.gate + self.test
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"train, dev, gate and test must add up to 1, not {total:g}")
+        return self
+
+
+class PoolConfig(Section):
+    """Task pools: how new rows are dealt to the splits, and which benchmarks no training row may come from.
+
+    `benchmarks`: JSONL or parquet files with a field `question`, `problem` or `prompt`. Both are read when rows are
+    added (`afm tasks add`), never by a stage: a row keeps the split that it was published with.
+    """
+
+    shares: SplitShares = SplitShares()
+    benchmarks: tuple[str, ...] = ()
+
+
 class PromptStyle(StrEnum):
     """full: the whole language explained; brief: one line, for models that learned the language."""
 
@@ -110,6 +137,8 @@ class CurationConfig(Section):
     without_reflection_share: share of trajectories without reflection that is kept, 1 keeps all.
     correction_copies: how many times a trajectory that corrected itself is repeated (1: once).
     maximum: trajectories that are kept at most, before copies (None: all); a small, good mix can be enough.
+    replay_share: share of the mix that old demonstrations may be when a retraining goes on from the champion, which
+    has learned them already (1: all of them are shown again). From the base model all are new.
     """
 
     minimum_interactions: int = Field(default=3, ge=0)
@@ -117,6 +146,7 @@ class CurationConfig(Section):
     correction_copies: Positive = 1
     guessable_share: Share = 0.2
     maximum: Positive | None = None
+    replay_share: Share = 0.5
     seed: int = 0
 
 
@@ -127,11 +157,23 @@ class ModelConfig(Section):
     seed: int = 0
 
 
+class SftStart(StrEnum):
+    """The model that a retraining fine-tunes (`afm retrain`; `afm run` always begins at the base model)."""
+
+    BASE = "base"
+    """The base model, on all demonstrations, old and new."""
+    CHAMPION = "champion"
+    """The champion (the base model where there is none), on the new demonstrations and a share of the old ones."""
+
+
 class SftConfig(TrainerConfig):
     """Supervised fine-tuning. A step trains `batch_trajectories` trajectories of at most `max_tokens` tokens.
 
     The schedule is a linear warm-up over `warmup_share` of the steps, then a cosine to `final_learning_rate_share`.
+    `start` is for retraining; the model that it names is an input of the stage, so it needs no place in the key.
     """
+
+    start: SftStart = Field(default=SftStart.BASE, json_schema_extra=NOT_IN_KEY)
 
     epochs: float = Field(default=1.0, gt=0)
     batch_trajectories: Positive = 8
@@ -186,11 +228,18 @@ class EvaluationConfig(Section):
 
 
 class RegistryConfig(Section):
-    """The MLflow registered model and the rule for a new champion."""
+    """The MLflow registered model and the rule for a new champion.
+
+    Retraining judges new and old gate tasks apart: a gain of more than `minimum_gain` on the new ones, a loss of at
+    most `maximum_regression` on the old ones, and at least so many new ones that a win could be told from chance at
+    the level `significance` (see afm_core.evaluation.gate.tasks_needed).
+    """
 
     model_name: str = "afm"
     minimum_gain: float = Field(default=0.0, ge=0, le=1)
     maximum_unscored: Share = 0.01
+    maximum_regression: Share = 0.02
+    significance: float = Field(default=0.05, gt=0, lt=1)
 
 
 class TrackingConfig(Section):
@@ -219,6 +268,7 @@ class RunConfig(Section):
     store: StoreConfig = StoreConfig()
     corpus: CorpusConfig = CorpusConfig()
     tasks: TasksConfig = TasksConfig()
+    pool: PoolConfig = PoolConfig()
     agent: AgentConfig = AgentConfig()
     teacher: TeacherConfig = TeacherConfig()
     curation: CurationConfig = CurationConfig()

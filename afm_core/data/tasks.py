@@ -7,9 +7,13 @@ live page), the solution path is part of the task, and the split is decided by t
 import hashlib
 import json
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_INT32 = 2**31 - 1
+_INT64 = 2**63 - 1
+"""The largest whole numbers that the tables hold (see afm_core.data.tables)."""
 
 
 class Split(StrEnum):
@@ -68,8 +72,8 @@ class Verifier(_Frozen):
 class Difficulty(_Frozen):
     """hops: sequential tool steps; width: parallel branches; solve_rate: observed share in [0, 1], if any."""
 
-    hops: int = Field(ge=1)
-    width: int = Field(default=1, ge=1)
+    hops: int = Field(ge=1, le=_INT32)
+    width: int = Field(default=1, ge=1, le=_INT32)
     solve_rate: float | None = Field(default=None, ge=0, le=1)
 
 
@@ -85,7 +89,7 @@ class SolutionStep(_Frozen):
     subject: str
     value: str
     document_id: str | None = None
-    inputs: tuple[int, ...] = ()
+    inputs: tuple[Annotated[int, Field(ge=0, le=_INT32)], ...] = ()
 
 
 class Evidence(_Frozen):
@@ -93,8 +97,8 @@ class Evidence(_Frozen):
 
     document_id: str
     sha256: str
-    start: int = Field(ge=0)
-    end: int = Field(ge=0)
+    start: int = Field(ge=0, le=_INT64)
+    end: int = Field(ge=0, le=_INT64)
 
 
 class Template(_Frozen):

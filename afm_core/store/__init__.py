@@ -8,6 +8,7 @@ for the protocol.
 from afm_core.store.attempt import StageAttempt
 from afm_core.store.backend import Backend, hash_file, open_backend
 from afm_core.store.browse import Lineage
+from afm_core.store.claims import claimed
 from afm_core.store.crash import CRASH_POINTS, crash_point
 from afm_core.store.errors import ArtifactCorrupt, ArtifactMissing, LeaseHeld, StoreError, StoreUnavailable
 from afm_core.store.gc import Collection, Garbage
@@ -46,6 +47,7 @@ __all__ = [
     "StoreUnavailable",
     "Timing",
     "Verification",
+    "claimed",
     "content_digest",
     "crash_point",
     "hash_file",

@@ -22,6 +22,15 @@ from afm_core.taskcraft.splits import plan_splits
 _FIELDS = (*AgentTask.model_fields, "answer")
 
 
+class RowError(ConfigError):
+    """A row that is no task: `place` (file and row), `field` (empty: the row as a whole) and `reason`."""
+
+    def __init__(self, place: str, field: str, reason: str) -> None:
+        super().__init__(f"{place}, field {field}: {reason}" if field else f"{place}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
 def read_user_tasks(path: Path, counts: SplitCounts | None = None, seed: int = 0) -> list[AgentTask]:
     """All tasks of the file, sorted by id.
 
@@ -53,25 +62,25 @@ def parse_row(row: object, place: str) -> AgentTask:
     """One task from plain values; `place` begins every error message.
 
     Raises:
-        ConfigError: naming the place and the field.
+        RowError: naming the place and the field.
     """
     if not isinstance(row, dict):
-        raise ConfigError(f"{place}: expected an object with question and answers, got {type(row).__name__}")
+        raise RowError(place, "", f"expected an object with question and answers, got {type(row).__name__}")
     values = {key: value for key, value in row.items() if value is not None}
     for key in values:
         if key not in _FIELDS:
             near = difflib.get_close_matches(str(key), _FIELDS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(_FIELDS)}"
-            raise ConfigError(f"{place}, field {key}: unknown{hint}")
+            raise RowError(place, str(key), f"unknown{hint}")
     if "answer" in values:
         if "answers" in values:
-            raise ConfigError(f"{place}, field answer: give answer or answers, not both")
+            raise RowError(place, "answer", "give answer or answers, not both")
         values["answers"] = [values.pop("answer")]
     for key in ("question", "answers"):
         if not values.get(key):
-            raise ConfigError(f"{place}, field {key}: missing or empty")
+            raise RowError(place, key, "missing or empty")
     if isinstance(values["answers"], str):
-        raise ConfigError(f"{place}, field answers: expected a list of texts, got a text; name the field answer")
+        raise RowError(place, "answers", "expected a list of texts, got a text; name the field answer")
     return _validated(values, place)
 
 
@@ -101,18 +110,28 @@ def _validated(values: dict[str, Any], place: str) -> AgentTask:
         verifier = Verifier.model_validate(values.get("verifier", {}))
         question, answers = values["question"], tuple(values["answers"])
         if not isinstance(question, str) or not question.strip():
-            raise ConfigError(f"{place}, field question: expected a text that is not blank")
+            raise RowError(place, "question", "expected a text that is not blank")
         if not all(isinstance(answer, str) for answer in answers):
-            raise ConfigError(f'{place}, field answers: every answer must be a text, e.g. "42" and not 42')
+            raise RowError(place, "answers", 'every answer must be a text, e.g. "42" and not 42')
+        json.dumps(verifier.payload, allow_nan=False)
         expected = task_id(question, answers, verifier)
-        return AgentTask.model_validate({"id": expected, **values})
+        task = AgentTask.model_validate({"id": expected, **values})
+        task.model_dump_json()  # what cannot be written (half a surrogate pair, an object in a payload) is no task
+        return task
+    except RowError:
+        raise
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "row"
-        message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{place}, field {field}: {message}") from error
+        raise RowError(place, field, first["msg"].removeprefix("Value error, ")) from error
     except TypeError as error:
-        raise ConfigError(f"{place}, field answers: expected a list of texts") from error
+        raise RowError(place, "answers", f"expected a list of texts ({_first_line(error)})") from error
+    except (ValueError, RecursionError) as error:
+        raise RowError(place, "row", f"cannot be written as UTF-8 JSON ({_first_line(error)})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def user_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -122,28 +141,33 @@ def user_rows(path: Path) -> Iterator[tuple[int, Any]]:
         ConfigError: another ending, an unreadable file, a row that is not JSON.
     """
     if path.suffix == ".parquet":
-        yield from _parquet_rows(path)
+        yield from ((number, decoded(row, f"{path}, row {number}")) for number, row in parquet_rows(path))
         return
     if path.suffix not in (".jsonl", ".json"):
         raise ConfigError(f"{path}: tasks come as .jsonl or .parquet, not {path.suffix or 'without an ending'!r}")
     yield from read_jsonl(path)
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(row number, row) of a parquet file, as it is. Raises ConfigError if it cannot be read."""
     from afm_core.store import read_table
 
     try:
         rows = read_table(path).to_pylist()
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the tasks of {path}: {error}") from error
-    for number, row in enumerate(rows, start=1):
-        verifier = row.get("verifier")
-        if isinstance(verifier, dict) and isinstance(verifier.get("payload"), str):
-            try:
-                row["verifier"] = {**verifier, "payload": json.loads(verifier["payload"])}
-            except json.JSONDecodeError as error:
-                raise ConfigError(f"{path}, row {number}, field verifier.payload: not valid JSON") from error
-        yield number, row
+    yield from enumerate(rows, start=1)
+
+
+def decoded(row: dict[str, Any], place: str) -> dict[str, Any]:
+    """A row whose verifier's payload is an object again: tables hold it as JSON text. Raises RowError."""
+    verifier = row.get("verifier")
+    if not isinstance(verifier, dict) or not isinstance(verifier.get("payload"), str):
+        return row
+    try:
+        return {**row, "verifier": {**verifier, "payload": json.loads(verifier["payload"])}}
+    except (ValueError, RecursionError) as error:
+        raise RowError(place, "verifier.payload", "not valid JSON") from error
 
 
 def _group(task: AgentTask) -> str:
