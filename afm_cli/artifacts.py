@@ -11,6 +11,7 @@ from afm_cli.common import emit, json_option, open_configured_store, say
 if TYPE_CHECKING:
     from afm_core.config import TrackingConfig
     from afm_core.execution import RunRecord
+    from afm_core.store import Store
 
 _store_option = click.option("--store", "store_uri", default="", metavar="URI", help="Default: $AFM_HOME/store.")
 
@@ -139,7 +140,7 @@ def gc(delete: bool, unfinished: bool, keep_runs: int | None, store_uri: str, as
     Example: afm artifacts gc --keep-runs 3 --delete
     """
     store = open_configured_store(store_uri)
-    roots = _roots(keep_runs) if keep_runs is not None else None
+    roots = _roots(store, keep_runs) if keep_runs is not None else None
     found = store.gc(roots, unfinished=unfinished, dry_run=not delete)
     if as_json:
         emit(
@@ -157,15 +158,19 @@ def gc(delete: bool, unfinished: bool, keep_runs: int | None, store_uri: str, as
     say(f"{_bytes(found.bytes)} in {len(found.garbage)} places {verb}")
 
 
-def _roots(keep_runs: int) -> list[Any]:
-    """What the newest runs and all running ones made, and the registered champion of every run's registry."""
+def _roots(store: "Store", keep_runs: int) -> list[Any]:
+    """What the newest runs and all running ones made, the registered champion of every run's registry, and the task
+    pools: they are the users' own data.
+    """
     from afm_core.config import home
     from afm_core.execution import RunStatus, list_runs
+    from afm_core.taskcraft import find_version, pool_names
     from afm_core.tracking import Registry, tracking_uri
 
     records = list_runs(home())
     kept = [one for number, one in enumerate(records) if number < keep_runs or one.status is RunStatus.RUNNING]
     roots = [stage.artifact for record in kept for stage in record.stages]
+    roots += [find_version(store, pool).ref for pool in pool_names(store)]
     registries = {(tracking_uri(tracking), name) for tracking, name in _registries(records)}
     for uri, name in sorted(registries):
         champion = Registry(uri, name).champion()

@@ -80,14 +80,16 @@ def execute(
             "run_id": run_id,
             "until": until,
         }
-        document = _run_flow(parameters)
+        document = run_flow("pipeline", parameters)
     if as_json:
         emit(document)
     else:
-        _show(document)
+        show_result(document)
 
 
-def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
+def run_flow(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run the flow `flows.NAME:NAME` on the configured Prefect server or one of its own; returns its document."""
+    import importlib
     import os
 
     from afm_core.config import home
@@ -101,10 +103,9 @@ def _run_flow(parameters: dict[str, Any]) -> dict[str, Any]:
     run_id = parameters["run_id"]
     say(f"run {run_id} (profile {parameters['profile']}); records in {home() / 'runs' / run_id}")
     with embedded_server(home()):
-        from flows.pipeline import pipeline
-
+        flow = getattr(importlib.import_module(f"flows.{name}"), name)
         wait_until_healthy()
-        document: dict[str, Any] = pipeline(**parameters)
+        document: dict[str, Any] = flow(**parameters)
     return document
 
 
@@ -117,7 +118,8 @@ def stop_on_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _show(document: dict[str, Any]) -> None:
+def show_result(document: dict[str, Any]) -> None:
+    """Print a run's tables, what the gate said, and where the report is."""
     from rich.console import Console
 
     from afm_core.evaluation.report import result_table

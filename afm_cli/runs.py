@@ -150,7 +150,12 @@ def resume(run: str, as_json: bool) -> None:
     given: dict[str, Any] = record.parameters
     file = given.get("config_file")
     layers = given["profile"], Path(file) if file else None, tuple(given.get("overrides", ()))
-    if "model" in given:  # a run of `afm rl`
+    if "pool" in given:  # a run of `afm retrain`
+        from afm_cli.retrain import execute as retrain
+
+        until = road_stage(given["until"])
+        retrain(given["pool"], given["version"], *layers, _unfinished_refresh(record), until, as_json)
+    elif "model" in given:  # a run of `afm rl`
         train(given["model"], given["tasks"], *layers, as_json)
     else:
         execute(*layers, _unfinished_refresh(record), road_stage(given.get("until", "rl")), as_json)
@@ -167,7 +172,9 @@ def _unfinished_refresh(record: "RunRecord") -> tuple[str, ...]:
 
 
 def _summary(record: Any) -> dict[str, Any]:
-    return record.model_dump(mode="json", include={"run_id", "profile", "status", "started", "seconds", "report"})
+    return record.model_dump(
+        mode="json", include={"run_id", "profile", "status", "started", "seconds", "report", "pool", "champion"}
+    )
 
 
 def _differences(first: dict[str, Any], second: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,14 +1,28 @@
-"""`afm tasks`: generate tasks into a file, check and add the user's own, list and show them."""
+"""`afm tasks`: generate tasks into a file, add the user's own to a pool, export, list and show them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from afm_cli.common import config_options, emit, json_option, open_configured_store, resolve_config, say, writing
+from afm_cli.common import (
+    CommandT,
+    config_options,
+    emit,
+    json_option,
+    open_configured_store,
+    resolve_config,
+    say,
+    writing,
+)
 
 if TYPE_CHECKING:
     from afm_core.data import AgentTask
+
+
+def pool_option(command: CommandT) -> CommandT:
+    """`--pool`: the name of a task pool."""
+    return click.option("--pool", default="default", show_default=True, metavar="NAME", help="A task pool.")(command)
 
 
 @click.group()
@@ -45,39 +59,58 @@ def generate(output: Path, profile: str, config_file: Path | None, overrides: tu
 
 
 @tasks.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE|URI")
+@pool_option
+@config_options
 @json_option
-def add(file: Path, as_json: bool) -> None:
-    """Check FILE (.jsonl or .parquet) and keep a canonical copy under $AFM_HOME/tasks.
+def add(
+    file: str, pool: str, profile: str, config_file: Path | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Add the tasks of FILE (JSON lines or parquet; a path or s3://...) to a task pool.
 
-    Every row needs `question` and `answers`; rows without `split` are dealt to train, dev, gate and test.
+    Every row needs `question` and `answers`. Good rows make a new version of the pool. Rows that are malformed, or
+    leak a held-out question of the pool, the profile's tasks or a benchmark, go to a rejects file with the reason.
+    A Prefect server (PREFECT_API_URL) is told, so that a retraining starts.
 
     \b
     Examples:
       afm tasks add mine.jsonl
-      afm run --set tasks.file=.afm/tasks/mine-1a2b3c4d.parquet
+      afm tasks add s3://bucket/new.parquet --pool airports --profile laptop
+      afm retrain --profile laptop
     """
-    import hashlib
+    from afm_cli.pool import add_tasks
 
-    from afm_core.config import home
-    from afm_core.taskcraft import read_user_tasks
+    add_tasks(file, pool, resolve_config(profile, config_file, overrides), as_json)
 
-    found = read_user_tasks(file)
-    names = "\n".join(f"{task.id} {task.split}" for task in found)
-    place = home() / "tasks" / f"{file.stem}-{hashlib.sha256(names.encode()).hexdigest()[:8]}.parquet"
-    _write(found, place)
-    splits = _by_split(found)
+
+@tasks.command()
+@click.argument("output", type=click.Path(path_type=Path))
+@pool_option
+@click.option("--version", type=click.IntRange(min=1), help="A version of the pool. [default: the newest]")
+@json_option
+def export(output: Path, pool: str, version: int | None, as_json: bool) -> None:
+    """Write a task pool to OUTPUT (.jsonl or .parquet): `--set tasks.file=OUTPUT` makes it the tasks of a run.
+
+    \b
+    Example: afm tasks export mine.parquet --pool default
+    """
+    from afm_core.taskcraft import find_version, pool_tasks
+
+    store = open_configured_store()
+    found = find_version(store, pool, version)
+    written = pool_tasks(store, found)
+    _write(written, output)
+    splits = _by_split(written)
     if as_json:
-        emit({"file": str(place), "tasks": len(found), "splits": splits})
+        emit({"file": str(output), "pool": pool, "version": found.version, "tasks": len(written), "splits": splits})
     else:
-        say(f"{len(found)} tasks ({_words(splits)}) in {place}")
-        say(f"use them with: afm run --set tasks.file={place}")
+        say(f"{len(written)} tasks ({_words(splits)}) of {found} in {output}")
 
 
 @tasks.command(name="ls")
 @json_option
 def list_tasks(as_json: bool) -> None:
-    """List the task sets: added files and artifacts of runs.
+    """List the task sets: pools and artifacts of runs.
 
     \b
     Example: afm tasks ls --json
@@ -128,18 +161,18 @@ def _print(task: "AgentTask") -> None:
 
 
 def _sources() -> "list[tuple[str, str, list[AgentTask]]]":
-    """(kind of source, place, tasks) of everything known, added files first."""
-    from afm_core.config import home
+    """(kind of source, place, tasks) of everything known: the newest versions of pools first."""
     from afm_core.data import tasks_from_table
     from afm_core.store import ArtifactKind, read_table
+    from afm_core.taskcraft import find_version, pool_names, pool_tasks
 
-    found = [
-        ("file", str(path), tasks_from_table(read_table(path))) for path in sorted((home() / "tasks").glob("*.parquet"))
-    ]
     store = open_configured_store()
+    heads = [find_version(store, name) for name in pool_names(store)]
+    found = [("pool", str(head), pool_tasks(store, head)) for head in heads]
     for manifest in store.ls(ArtifactKind.TASKS):
-        artifact = store.open(store.ref(manifest))
-        found.append(("artifact", artifact.ref.uri, tasks_from_table(read_table(artifact.path / "tasks.parquet"))))
+        if manifest.stage != "add":  # the versions of pools
+            artifact = store.open(store.ref(manifest))
+            found.append(("artifact", artifact.ref.uri, tasks_from_table(read_table(artifact.path / "tasks.parquet"))))
     return found
 
 

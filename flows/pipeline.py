@@ -52,7 +52,7 @@ def pipeline(
         tasks = stage.tasks.submit(session, corpus)
 
         demonstrations = stage.teach.submit(session, corpus, tasks)
-        curated = stage.curate.submit(session, demonstrations, tasks)
+        curated = stage.curate.submit(session, tasks, demonstrations=demonstrations)
 
         base = stage.base.submit(session, corpus)
         sft = stage.sft.submit(session, base, curated)

@@ -12,14 +12,17 @@ from afm_core.execution import RunRecord, RunSession, RunStatus, run_json
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-def publish(session: RunSession) -> dict[str, Any]:
-    """Fill the record, render the report, show both in the Prefect run; returns the run's JSON document."""
+def publish(session: RunSession, champion: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Fill the record, render the report, show both in the Prefect run; returns the run's JSON document.
+
+    `champion`: what a run that was refused before its gate says of it.
+    """
     record = session.record
     decision = next((one for one in record.stages if one.name == "register"), None)
     record = session.finish(
         status=RunStatus.COMPLETED,
         models=models_summary(evaluated_models(record.model_dump(mode="json"), session.store)),
-        champion=None
+        champion=champion
         if decision is None
         else {name: decision.metrics.get(name) for name in ("outcome", "champion", "version", "reason")},
         report=str(session.directory.report),

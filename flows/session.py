@@ -1,7 +1,8 @@
 """From a flow's parameters to a run in progress."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from prefect.runtime import flow_run
 
@@ -19,8 +20,13 @@ def open_session(
     refresh: Iterable[str],
     run_id: str | None,
     until: RoadStage,
+    pool: Mapping[str, Any] | None = None,
 ) -> RunSession:
-    """The session of a run. Raises ConfigError for a wrong configuration, an unreachable store, or a crash loop."""
+    """The session of a run; `pool`: the parameters of a retraining.
+
+    Raises:
+        ConfigError: a wrong configuration, an unreachable store, or a crash loop.
+    """
     _refuse_crash_loop()
     config = load_config(profile, Path(config_file) if config_file else None, overrides)
     parameters = {
@@ -29,8 +35,12 @@ def open_session(
         "overrides": list(overrides),
         "refresh": sorted(refresh),
         "until": until.value,
+        **(pool or {}),
     }
-    return RunSession(config, run_id or new_run_id(), refresh, parameters, until)
+    session = RunSession(config, run_id or new_run_id(), refresh, parameters, until)
+    if pool is not None:
+        session.stages |= {"pool"}
+    return session
 
 
 def _refuse_crash_loop() -> None:

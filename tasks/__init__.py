@@ -6,6 +6,8 @@ from tasks.stages import (
     corpus,
     curate,
     evaluate,
+    growth,
+    pool,
     present_champion,
     register,
     rl,
@@ -13,6 +15,7 @@ from tasks.stages import (
     sft,
     tasks,
     teach,
+    undecidable,
 )
 
 __all__ = [
@@ -21,6 +24,8 @@ __all__ = [
     "corpus",
     "curate",
     "evaluate",
+    "growth",
+    "pool",
     "present_champion",
     "register",
     "rl",
@@ -28,4 +33,5 @@ __all__ = [
     "sft",
     "tasks",
     "teach",
+    "undecidable",
 ]

@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.states import State
 from prefect.tasks import exponential_backoff
 
-from afm_core.execution import RunSession, is_retryable
+from afm_core.execution import Retraining, RunSession, is_retryable, plan_retraining
 from afm_core.store import ArtifactRef
 from afm_core.tracking import Champion, Registry
 from tasks.runner import run_stage
@@ -50,15 +50,21 @@ def tasks(session: RunSession, corpus: Made) -> "State[Made]":
 
 
 @_stage_task("cpu")
-def teach(session: RunSession, corpus: Made, tasks: Made) -> "State[Made]":
-    """Demonstrate the training tasks with the teacher."""
-    return run_stage(session, "teach", {"corpus": corpus, "tasks": tasks})
+def pool(session: RunSession, corpus: Made, tasks: Made, **versions: Made) -> "State[Made]":
+    """Join the profile's tasks with a version of the task pool, and say what is new."""
+    return run_stage(session, "pool", {"corpus": corpus, "tasks": tasks, **versions})
+
+
+@_stage_task("cpu")
+def teach(session: RunSession, corpus: Made, tasks: Made, variant: str = "", **additions: Made) -> "State[Made]":
+    """Demonstrate the training tasks (of a pool's version: those that it added) with the teacher."""
+    return run_stage(session, "teach", {"corpus": corpus, "tasks": tasks, **additions}, variant)
 
 
 @_stage_task("ray")
-def curate(session: RunSession, demonstrations: Made, tasks: Made) -> "State[Made]":
+def curate(session: RunSession, tasks: Made, **demonstrations: Made) -> "State[Made]":
     """Filter, deduplicate and mix the demonstrations."""
-    return run_stage(session, "curate", {"demonstrations": demonstrations, "tasks": tasks})
+    return run_stage(session, "curate", {"tasks": tasks, **demonstrations})
 
 
 @_stage_task("cpu")
@@ -105,6 +111,20 @@ def present_champion(session: RunSession) -> Champion | None:
     return Registry.of(session.config).champion()
 
 
+@task(cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=exponential_backoff(5))
+def growth(session: RunSession, pool: str, version: int | None) -> Retraining:
+    """The pool's versions, the champion, and how much of the pool it knows."""
+    return plan_retraining(session.store, Registry.of(session.config), pool, version)
+
+
+@task(cache_policy=NO_CACHE, persist_result=False)
+def undecidable(session: RunSession, growth: Retraining, tasks: Made) -> dict[str, Any] | None:
+    """What the gate would say of too few new tasks, before anything is trained; None if it can decide."""
+    if tasks is None or "register" not in session.stages:
+        return None
+    return growth.refusal(session.store.manifest(tasks).metrics, session.config)
+
+
 @_stage_task("cpu")
 def register(
     session: RunSession,
@@ -112,8 +132,9 @@ def register(
     challenger_evaluation: Made,
     champion: Made,
     champion_evaluation: Made,
+    **grown: Made,
 ) -> "State[Made]":
-    """Register the challenger as champion if it wins on the gate split."""
+    """Register the challenger as champion if it wins on the gate split (`tasks`: if it wins on the new tasks there)."""
     return run_stage(
         session,
         "register",
@@ -122,5 +143,6 @@ def register(
             "challenger_evaluation": challenger_evaluation,
             "champion": champion,
             "champion_evaluation": champion_evaluation,
+            **grown,
         },
     )

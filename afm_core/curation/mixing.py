@@ -6,8 +6,9 @@ id, so neither the order of the input nor the number of blocks matters, and anot
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from afm_core.config import CurationConfig
 from afm_core.curation.reasons import Rejection, RejectReason
@@ -39,15 +40,15 @@ class Decision:
         }
 
 
-def decide(rows: Iterable[RowFacts], config: CurationConfig) -> Decision:
-    """Take the row verdicts and settle what depends on other rows.
+def decide(rows: Iterable[RowFacts], config: CurationConfig, old: Collection[str] = ()) -> Decision:
+    """Take the row verdicts and settle what depends on other rows. `old`: digests of the rows that are replayed.
 
-    Order: duplicates (the first id stays), reflection, size, guessable cap (over what is left), copies.
+    Order: duplicates (the first id stays), replay, reflection, size, guessable cap (over what is left), copies.
     """
     ordered = sorted(rows, key=lambda row: (row.id, row.digest))
     rejected = [Rejection(row.id, row.reason, row.detail) for row in ordered if row.reason is not None]
     left = [row for row in ordered if row.reason is None]
-    for step in (_duplicates, _reflection, _surplus, _guessable):
+    for step in (_duplicates, partial(_replay, frozenset(old)), _reflection, _surplus, _guessable):
         refused = step(left, config)
         rejected += [refused[number] for number in sorted(refused)]
         left = [row for number, row in enumerate(left) if number not in refused]
@@ -73,6 +74,19 @@ def _duplicates(rows: list[RowFacts], config: CurationConfig) -> dict[int, Rejec
     return refused
 
 
+def _replay(old: frozenset[str], rows: list[RowFacts], config: CurationConfig) -> dict[int, Rejection]:
+    """Keep so many old rows, drawn by id, that they are at most replay_share of the mix."""
+    replayed = [number for number, row in enumerate(rows) if row.digest in old]
+    limit = _limit(config.replay_share, len(rows) - len(replayed), len(replayed))
+    drawn = sorted(replayed, key=lambda number: (draw(config.seed, f"replay {rows[number].id}"), number))
+    return {number: Rejection(rows[number].id, RejectReason.NOT_REPLAYED) for number in drawn[limit:]}
+
+
+def _limit(share: float, others: int, most: int) -> int:
+    """How many of `most` rows may stand beside `others`, so that they are at most `share` of all."""
+    return most if share == 1 else int(share * others / (1 - share) + 1e-9)
+
+
 def _reflection(rows: list[RowFacts], config: CurationConfig) -> dict[int, Rejection]:
     return {
         number: Rejection(row.id, RejectReason.WITHOUT_REFLECTION)
@@ -90,9 +104,7 @@ def _surplus(rows: list[RowFacts], config: CurationConfig) -> dict[int, Rejectio
 
 def _guessable(rows: list[RowFacts], config: CurationConfig) -> dict[int, Rejection]:
     """Keep so many guessable rows that they are at most guessable_share of the mix."""
-    share = config.guessable_share
     guessable = [number for number, row in enumerate(rows) if row.guessable]
-    others = len(rows) - len(guessable)
-    limit = len(guessable) if share == 1 else int(share * others / (1 - share) + 1e-9)
+    limit = _limit(config.guessable_share, len(rows) - len(guessable), len(guessable))
     drawn = sorted(guessable, key=lambda number: (draw(config.seed, f"guessable {rows[number].id}"), number))
     return {n: Rejection(rows[n].id, RejectReason.GUESSABLE_SURPLUS) for n in drawn[limit:]}

@@ -37,6 +37,8 @@ class RejectReason(StrEnum):
     """The teacher wrote something that it had not seen."""
     DUPLICATE = "duplicate"
     """Question and text equal those of a kept trajectory, case and white space aside."""
+    NOT_REPLAYED = "not_replayed"
+    """An old demonstration that a retraining does not show again (replay_share)."""
     WITHOUT_REFLECTION = "without_reflection"
     """Down-sampled: the trajectory never reflects (without_reflection_share)."""
     SURPLUS = "surplus"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from afm_core.config import CurationConfig
+from afm_core.config import ConfigError, CurationConfig
 from afm_core.curation.dataset import facts_from_table, judge_parquet, judge_table
 from afm_core.curation.leaks import LeakIndex
 from afm_core.curation.mixing import Decision, decide
@@ -23,18 +23,27 @@ REJECTED_SCHEMA = pa.schema(
 
 
 def curate(context: StageContext) -> StageResult:
-    """Filter and mix the demonstrations.
+    """Filter and mix the demonstrations of all inputs named `demonstrations` or `demonstrations.N`, and of `replay` or
+    `replay.N`: old ones, of which only a share goes into the mix (`curation.replay_share`).
 
     Writes trajectories.parquet (kept rows and copies), rejected.parquet (id, reason, detail) and counts.json,
     in which `in` is always `kept` plus the sum of `rejected`.
+
+    Raises:
+        ConfigError: there is something to replay, and nothing new was kept beside it.
     """
-    source = context.inputs["demonstrations"].path / "trajectories.parquet"
+    source, old = _gathered(context)
     tasks = tasks_from_table(read_table(context.inputs["tasks"].path / "tasks.parquet"))
     config = context.section(CurationConfig)
     context.progress(0, 2, "judging rows")
     facts = judge_parquet(source, _by_id(tasks), LeakIndex.build(tasks), config)
     context.progress(1, 2, "mixing")
-    decision = decide(facts, config)
+    decision = decide(facts, config, old)
+    if old and not decision.kept:
+        raise ConfigError(
+            f"no demonstration of a new task was kept (of {decision.counts()['in']} rows, old ones included): add "
+            "training tasks with a solution path, or train from the base model with --set sft.start=base"
+        )
     written = kept_trajectories(read_table(source), decision)
     write_table(trajectories_table(written), context.output / "trajectories.parquet")
     write_table(rejected_table(decision.rejected), context.output / "rejected.parquet")
@@ -44,6 +53,18 @@ def curate(context: StageContext) -> StageResult:
         metrics=metrics_of(decision),
         rows={"trajectories.parquet": len(written), "rejected.parquet": len(decision.rejected)},
     )
+
+
+def _gathered(context: StageContext) -> tuple[Path, frozenset[str]]:
+    """One file with the rows of all inputs, and the digests of those that are replayed."""
+    files = {role: one.path / "trajectories.parquet" for role, one in context.inputs.items() if role != "tasks"}
+    if list(files) == ["demonstrations"]:
+        return files["demonstrations"], frozenset()
+    tables = {role: read_table(file) for role, file in sorted(files.items())}
+    path = context.scratch / "trajectories.parquet"
+    write_table(pa.concat_tables(tables.values()), path)
+    old = (row for role, table in tables.items() if role.startswith("replay") for row in table.to_pylist())
+    return path, frozenset(map(row_digest, old))
 
 
 def curate_rows(

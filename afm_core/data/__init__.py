@@ -1,6 +1,7 @@
 """Vocabulary and Arrow schemas: what every room talks about. No torch here."""
 
 from afm_core.data.documents import Document, text_sha256
+from afm_core.data.growth import ADDED_FILE, NEW_TASKS_FILE, NewTasks, new_tasks
 from afm_core.data.jsonl import read_jsonl
 from afm_core.data.status import POLICY_FAILURES, SCORING_FAILURES, Status
 from afm_core.data.tables import (
@@ -31,7 +32,9 @@ from afm_core.data.tasks import (
 from afm_core.data.trajectories import TOOL_TAGS, Origin, Segment, Tag, Trajectory, Usage, Verdict
 
 __all__ = [
+    "ADDED_FILE",
     "GUESSABLE_RELATIONS",
+    "NEW_TASKS_FILE",
     "POLICY_FAILURES",
     "SCHEMA_VERSION",
     "SCORING_FAILURES",
@@ -41,6 +44,7 @@ __all__ = [
     "Document",
     "Domain",
     "Evidence",
+    "NewTasks",
     "Operation",
     "Origin",
     "Segment",
@@ -58,6 +62,7 @@ __all__ = [
     "documents_table",
     "is_comparison",
     "is_guessable",
+    "new_tasks",
     "read_jsonl",
     "task_id",
     "tasks_from_table",

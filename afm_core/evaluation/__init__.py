@@ -7,6 +7,7 @@ and `register`.
 """
 
 from afm_core.evaluation.gate import Decision, Outcome, Side, decide
+from afm_core.evaluation.gate_retrained import decide_retrained, tasks_needed, too_few
 from afm_core.evaluation.metrics import figures, find_entry, summarise, wilson_interval
 from afm_core.evaluation.protocols import Protocol, Trial, Variant, trials_of, variant_of
 from afm_core.evaluation.results import headline_entry, load_summary, models_summary, result_table
@@ -22,6 +23,7 @@ __all__ = [
     "Trial",
     "Variant",
     "decide",
+    "decide_retrained",
     "figures",
     "find_entry",
     "headline_entry",
@@ -34,6 +36,8 @@ __all__ = [
     "stratified_sample",
     "summarise",
     "task_set_digest",
+    "tasks_needed",
+    "too_few",
     "trials_of",
     "variant_of",
     "wilson_interval",

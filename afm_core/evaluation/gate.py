@@ -4,12 +4,11 @@ Both models answered the same gate tasks, so the comparison is paired: only task
 other did not (discordant pairs) carry evidence. The rule itself is plain: accuracy above the champion's by
 more than `minimum_gain`, with at most `maximum_unscored` of the tasks unscored on either side. The paired
 interval and the exact McNemar probability are reported beside it, so that a lucky promotion can be seen as
-one.
-"""
+one."""
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Self
@@ -28,12 +27,16 @@ class Outcome(StrEnum):
     """The challenger is worse."""
     NO_GAIN = "no_gain"
     """The challenger is not worse, but does not exceed the champion by more than the minimum gain."""
+    REGRESSED = "regressed"
+    """The challenger is better on the new tasks, but worse on the old ones beyond the margin."""
     ALREADY_CHAMPION = "already_champion"
     """Challenger and champion are the same model: nothing to do."""
     REFUSED_UNSCORED = "refused_unscored"
     """Too many answers of one side could not be scored, or there were none: the comparison is not valid."""
     REFUSED_UNPAIRED = "refused_unpaired"
     """The two sides did not answer the same tasks."""
+    REFUSED_TOO_FEW = "refused_too_few"
+    """There are too few new gate tasks to tell a win from chance."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,17 @@ class Paired:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Both sides and their comparison on some of the gate tasks."""
+
+    challenger: SideFigures
+    champion: SideFigures
+    paired: Paired | None
+
+
+@dataclass(frozen=True)
 class Decision:
-    """The gate's decision, the figures it rests on, and the reason in words."""
+    """The gate's decision, the figures it rests on, and the reason in words. `groups`: see gate_retrained."""
 
     outcome: Outcome
     reason: str
@@ -89,6 +101,7 @@ class Decision:
     paired: Paired | None
     minimum_gain: float
     maximum_unscored: float
+    groups: Mapping[str, Group] = field(default_factory=dict)
 
     @property
     def promoted(self) -> bool:
@@ -96,14 +109,15 @@ class Decision:
         return self.outcome is Outcome.PROMOTED
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, the content of decision.json."""
-        return {key: str(value) if key == "outcome" else value for key, value in asdict(self).items()}
+        """Plain JSON values, the content of decision.json; no groups where there are none."""
+        values = {key: str(value) if key == "outcome" else value for key, value in asdict(self).items()}
+        return values if self.groups else {key: value for key, value in values.items() if key != "groups"}
 
 
 def decide(challenger: Side, champion: Side, rules: RegistryConfig) -> Decision:
     """Decide. Never raises for a bad evaluation: it refuses, and says why."""
-    figures = _figures(challenger), _figures(champion)
-    paired = _paired(challenger, champion)
+    figures = side_figures(challenger), side_figures(champion)
+    paired = paired_of(challenger, champion)
     outcome, reason = _judge(challenger, champion, figures, paired, rules)
     return Decision(outcome, reason, *figures, paired, rules.minimum_gain, rules.maximum_unscored)
 
@@ -142,28 +156,53 @@ def _judge(
 ) -> tuple[Outcome, str]:
     if challenger.digest == champion.digest:
         return Outcome.ALREADY_CHAMPION, "the challenger is the champion: nothing to do"
+    refusal = refusal_of("", *figures, paired, rules)
+    if refusal is not None or paired is None:
+        return refusal or (Outcome.REFUSED_UNPAIRED, _UNPAIRED)
+    return too_little_gain("", paired, rules) or (Outcome.PROMOTED, BEATS + gain_words("", paired))
+
+
+_UNPAIRED = "challenger and champion were not evaluated on the same gate tasks"
+BEATS = "the challenger beats the champion: "
+
+
+def refusal_of(
+    group: str, challenger: SideFigures, champion: SideFigures, paired: Paired | None, rules: RegistryConfig
+) -> tuple[Outcome, str] | None:
+    """Why the two sides cannot be compared, or None. `group` ("", "new " or "old ") names the tasks in words."""
     if paired is None:
-        return Outcome.REFUSED_UNPAIRED, "challenger and champion were not evaluated on the same gate tasks"
-    for name, side in zip(("challenger", "champion"), figures, strict=True):
+        return Outcome.REFUSED_UNPAIRED, _UNPAIRED
+    for name, side in (("challenger", challenger), ("champion", champion)):
         if side.scored == 0:
-            return Outcome.REFUSED_UNSCORED, f"no gate task of the {name} could be scored"
+            return Outcome.REFUSED_UNSCORED, f"no {group}gate task of the {name} could be scored"
         if side.unscored_share > rules.maximum_unscored:
             return Outcome.REFUSED_UNSCORED, (
-                f"{side.n - side.scored} of {side.n} gate tasks of the {name} are unscored "
+                f"{side.n - side.scored} of {side.n} {group}gate tasks of the {name} are unscored "
                 f"({side.unscored_share:.1%}, at most {rules.maximum_unscored:.1%} allowed)"
             )
-    # Whole numbers: 0.29 - 0.28 > 0.01 is true in floating point, and would promote without the gain asked
-    # for.
+    return None
+
+
+def too_little_gain(group: str, paired: Paired, rules: RegistryConfig) -> tuple[Outcome, str] | None:
+    """Why the gain is not enough, or None."""
+    # Whole numbers: 0.29 - 0.28 > 0.01 is true in floating point, and would promote without the gain asked for.
     gain = paired.challenger_only - paired.champion_only
-    figures_text = f"{gain:+d} of {paired.n} gate tasks ({paired.difference:+.1%}, McNemar p = {paired.p_value:.2g})"
     if gain < 0:
-        return Outcome.KEPT_CHAMPION, f"the challenger is worse: {figures_text}"
+        return Outcome.KEPT_CHAMPION, f"the challenger is worse: {gain_words(group, paired)}"
     if paired.n == 0 or gain <= Fraction(str(rules.minimum_gain)) * paired.n:
-        return Outcome.NO_GAIN, f"not more than the minimum gain of {rules.minimum_gain:.1%}: {figures_text}"
-    return Outcome.PROMOTED, f"the challenger beats the champion: {figures_text}"
+        minimum = f"not more than the minimum gain of {rules.minimum_gain:.1%}: "
+        return Outcome.NO_GAIN, minimum + gain_words(group, paired)
+    return None
 
 
-def _figures(side: Side) -> SideFigures:
+def gain_words(group: str, paired: Paired) -> str:
+    """The gain in words and figures."""
+    gain = paired.challenger_only - paired.champion_only
+    return f"{gain:+d} of {paired.n} {group}gate tasks ({paired.difference:+.1%}, McNemar p = {paired.p_value:.2g})"
+
+
+def side_figures(side: Side) -> SideFigures:
+    """How a side did."""
     verdicts = [verdict for verdict in side.outcomes.values() if verdict is not None]
     n, scored, correct = len(side.outcomes), len(verdicts), sum(verdicts)
     return SideFigures(
@@ -177,7 +216,8 @@ def _figures(side: Side) -> SideFigures:
     )
 
 
-def _paired(challenger: Side, champion: Side) -> Paired | None:
+def paired_of(challenger: Side, champion: Side) -> Paired | None:
+    """The two sides on the tasks that both had scored; None if they did not answer the same tasks."""
     if challenger.outcomes.keys() != champion.outcomes.keys():
         return None
     pairs = [

@@ -8,8 +8,10 @@ then the old champion stands, which is consistent.
 import json
 
 from afm_core.config import parse_config
+from afm_core.data import NewTasks
 from afm_core.evaluation.gate import Decision
 from afm_core.store import ArtifactRef, StageContext
+from afm_core.tracking import POOL_KNOWN_TAG, POOL_TAG, POOL_VERSION_TAG
 
 RL_ACCOUNT = "rl.json"
 """What a model that RL trained tells of its training (see afm_core.training.rl.stage)."""
@@ -19,7 +21,7 @@ class ChampionChanged(RuntimeError):
     """Another run crowned a model since this one asked whom to beat: the comparison is out of date."""
 
 
-def promote(context: StageContext, decision: Decision) -> str:
+def promote(context: StageContext, decision: Decision, grown: NewTasks | None = None) -> str:
     """Register the challenger with its lineage and make it the champion; returns the registry's version.
 
     Raises:
@@ -37,13 +39,36 @@ def promote(context: StageContext, decision: Decision) -> str:
             f"the registry's champion is now {present.ref.digest[:12]}, not {decision.champion.digest[:12]}, which "
             "the challenger was compared with; run again"
         )
-    version = registry.register(challenger, tags=promotion_tags(context, decision))
+    version = registry.register(challenger, tags=promotion_tags(context, decision, grown))
     registry.set_champion(version)
     return str(version)
 
 
-def promotion_tags(context: StageContext, decision: Decision) -> dict[str, str]:
-    """What a registered version tells of itself: content, origin, whom it beat and by how much."""
+def record_rejection(context: StageContext, decision: Decision, grown: NewTasks) -> str:
+    """Register a challenger that was not promoted, with the reason and without the alias; returns the version.
+
+    Of a model that is registered already (a former champion) only outcome and reason are written anew.
+
+    Raises:
+        Exception: as `promote`.
+    """
+    from afm_core.tracking import Registry
+
+    registry = Registry.of(parse_config(context.spec.config))
+    challenger = context.inputs["challenger"].ref
+    if (known := registry.find(challenger.digest)) is not None:
+        registry.tag(known.version, outcome_tags(decision))
+        return known.version
+    return registry.register(challenger, tags=promotion_tags(context, decision, grown))
+
+
+def outcome_tags(decision: Decision) -> dict[str, str]:
+    """What the gate said of a version."""
+    return {"afm.outcome": str(decision.outcome), "afm.reason": decision.reason}
+
+
+def promotion_tags(context: StageContext, decision: Decision, grown: NewTasks | None = None) -> dict[str, str]:
+    """What a registered version tells of itself: content, origin, whom it met at the gate, and how that ended."""
     inputs = context.inputs
     challenger = inputs["challenger"]
     tags = {
@@ -58,6 +83,9 @@ def promotion_tags(context: StageContext, decision: Decision) -> dict[str, str]:
         "afm.gate.predecessor_accuracy": _text(decision.champion.accuracy),
         "afm.gate.tasks": str(decision.challenger.n),
     }
+    tags |= outcome_tags(decision)
+    if grown is not None:
+        tags |= {POOL_TAG: grown.pool, POOL_VERSION_TAG: str(grown.version), POOL_KNOWN_TAG: str(grown.known)}
     account = challenger.path / RL_ACCOUNT
     if account.exists():
         tags["afm.rl.registered_step"] = str(json.loads(account.read_text(encoding="utf-8"))["registered_step"])

@@ -7,7 +7,7 @@ and, if the challenger won, makes it the champion of the registry.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,16 +16,19 @@ from typing import Any
 from afm_core.config import AgentConfig, EngineConfig, EvaluationConfig, RegistryConfig, TeacherConfig
 from afm_core.data import (
     AgentTask,
+    NewTasks,
     Trajectory,
     documents_from_table,
+    new_tasks,
     tasks_from_table,
     trajectories_from_table,
     trajectories_table,
 )
 from afm_core.engines import Engine
-from afm_core.evaluation.gate import Side, decide
-from afm_core.evaluation.metrics import summarise
-from afm_core.evaluation.promotion import promote
+from afm_core.evaluation.gate import Decision, Outcome, Side, decide
+from afm_core.evaluation.gate_retrained import decide_retrained
+from afm_core.evaluation.metrics import figures, summarise
+from afm_core.evaluation.promotion import promote, record_rejection
 from afm_core.evaluation.protocols import Protocol, Trial, trials_of, variant_of
 from afm_core.evaluation.rows import EvaluationRow, row_of, rows_from_table, rows_table
 from afm_core.evaluation.runner import Runner
@@ -45,6 +48,7 @@ class _TrialShard(Shard):
 def evaluate(context: StageContext) -> StageResult:
     """Measure a model, or the baselines without one, on held-out tasks.
 
+    Of a task set that grew, new and old tasks are sampled apart, each up to the limits: neither may hide the other.
     Writes rows.parquet, trajectories.parquet (without log-probs), summary.json, and sidecar/seconds.json.
 
     Raises:
@@ -54,18 +58,21 @@ def evaluate(context: StageContext) -> StageResult:
     evaluation = context.section(EvaluationConfig)
     tasks = tasks_from_table(read_table(context.inputs["tasks"].path / "tasks.parquet"))
     trials = trials_of(variant_of(context.spec.variant), evaluation, context.inputs)
-    shards = _shards(trials, tasks, evaluation)
+    new = frozenset(grown.tasks if (grown := new_tasks(context.inputs["tasks"].path)) else ())
+    shards = _shards(trials, tasks, evaluation, new)
     runner = _runner(context, evaluation)
     try:
         directories = run_shards(context, shards, partial(_run_shard, runner))
     finally:
         runner.close()
-    return _write(context, trials, tasks, directories)
+    return _write(context, trials, tasks, directories, new)
 
 
 def register(context: StageContext) -> StageResult:
     """Decide on promotion, and carry it out. Writes decision.json.
 
+    With the input `tasks` (a task set that grew) new and old gate tasks are judged apart, and a challenger that is not
+    promoted is registered too, without the alias: nobody has to ask what became of the new tasks.
     A rerun after a kill completes what was begun: registering is idempotent (see afm_core.evaluation.promotion).
     """
     rules = context.section(RegistryConfig)
@@ -74,8 +81,11 @@ def register(context: StageContext) -> StageResult:
         Side.from_rows(inputs[name].ref.digest, _gate_rows(inputs[f"{name}_evaluation"].path))
         for name in ("challenger", "champion")
     )
-    decision = decide(challenger, champion, rules)
-    version = promote(context, decision) if decision.promoted else None
+    grown = new_tasks(inputs["tasks"].path) if "tasks" in inputs else None
+    decision = (
+        decide_retrained(challenger, champion, rules, grown.tasks) if grown else decide(challenger, champion, rules)
+    )
+    version = _carry_out(context, decision, grown)
     text = json.dumps(decision.to_json(), indent=2, sort_keys=True)
     (context.output / "decision.json").write_text(text + "\n", encoding="utf-8")
     winner = decision.challenger if decision.promoted else decision.champion
@@ -91,6 +101,15 @@ def register(context: StageContext) -> StageResult:
             "p_value": decision.paired.p_value if decision.paired else None,
         }
     )
+
+
+def _carry_out(context: StageContext, decision: Decision, grown: NewTasks | None) -> str | None:
+    """The registry's version of the challenger; None where it is not registered."""
+    if decision.promoted:
+        return promote(context, decision, grown)
+    if grown is None or decision.outcome is Outcome.ALREADY_CHAMPION:
+        return None
+    return record_rejection(context, decision, grown)
 
 
 def _gate_rows(directory: Path) -> list[EvaluationRow]:
@@ -126,10 +145,15 @@ def _runner(context: StageContext, evaluation: EvaluationConfig) -> Runner:
     )
 
 
-def _shards(trials: Sequence[Trial], tasks: Sequence[AgentTask], evaluation: EvaluationConfig) -> list[_TrialShard]:
+def _shards(
+    trials: Sequence[Trial], tasks: Sequence[AgentTask], evaluation: EvaluationConfig, new: Collection[str]
+) -> list[_TrialShard]:
     shards = []
     for trial in trials:
-        chosen = stratified_sample([task for task in tasks if task.split is trial.split], trial.limit, evaluation.seed)
+        split = [task for task in tasks if task.split is trial.split]
+        parts = ([task for task in split if (task.id in new) is wanted] for wanted in (False, True))
+        chosen = [task for part in parts for task in stratified_sample(part, trial.limit, evaluation.seed)]
+        chosen.sort(key=lambda task: task.id)
         label = f"{trial.protocol} on {trial.split}"
         for number, start in enumerate(range(0, len(chosen), evaluation.shard_size)):
             name = f"shards/{trial.protocol}-{trial.split}-{number:04d}"
@@ -150,7 +174,11 @@ def _run_shard(runner: Runner, shard: _TrialShard, directory: Path, advance: Adv
 
 
 def _write(
-    context: StageContext, trials: Sequence[Trial], tasks: Sequence[AgentTask], directories: Mapping[str, Path]
+    context: StageContext,
+    trials: Sequence[Trial],
+    tasks: Sequence[AgentTask],
+    directories: Mapping[str, Path],
+    new: Collection[str],
 ) -> StageResult:
     rows = [row for path in directories.values() for row in rows_from_table(read_table(path / "rows.parquet"))]
     episodes = [
@@ -163,7 +191,8 @@ def _write(
         mine = [row for row in rows if (row.protocol, row.split) == (trial.protocol, trial.split)]
         population = sum(task.split is trial.split for task in tasks)
         if mine:
-            entries.append(summarise(mine, population) | {"conditions": str(trial.conditions)})
+            entry = summarise(mine, population) | {"conditions": str(trial.conditions)}
+            entries.append(entry | _by_age(mine, new) if new else entry)
     write_table(rows_table(rows), context.output / "rows.parquet")
     write_table(trajectories_table(episodes), context.output / "trajectories.parquet")
     _write_json(context.output / "summary.json", {"protocols": entries})
@@ -179,6 +208,11 @@ def _write(
         },
         rows={"rows.parquet": len(rows), "trajectories.parquet": len(episodes)},
     )
+
+
+def _by_age(rows: Sequence[EvaluationRow], new: Collection[str]) -> dict[str, Any]:
+    ages = {name: [row for row in rows if (row.task_id in new) is (name == "new")] for name in ("new", "old")}
+    return {"by_age": {name: figures(group) for name, group in ages.items()}}
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -3,6 +3,8 @@
 from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Waiting
 from afm_core.execution.preflight import open_run_store, store_uri
 from afm_core.execution.process import StageFailed
+from afm_core.execution.profile_tasks import known_to
+from afm_core.execution.retraining import Retraining, plan_retraining
 from afm_core.execution.road import RoadStage, road_stage
 from afm_core.execution.runs import (
     RunDirectory,
@@ -14,6 +16,7 @@ from afm_core.execution.runs import (
     new_run_id,
     run_json,
 )
+from afm_core.execution.scratch import private_scratch
 from afm_core.execution.session import RunSession, is_retryable
 from afm_core.execution.stages import STAGES, Stage, key_of, stage_named
 
@@ -24,6 +27,7 @@ __all__ = [
     "FailureKind",
     "Finished",
     "Progress",
+    "Retraining",
     "RoadStage",
     "RunDirectory",
     "RunRecord",
@@ -36,9 +40,12 @@ __all__ = [
     "find_run",
     "is_retryable",
     "key_of",
+    "known_to",
     "list_runs",
     "new_run_id",
     "open_run_store",
+    "plan_retraining",
+    "private_scratch",
     "road_stage",
     "run_json",
     "stage_named",

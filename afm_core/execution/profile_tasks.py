@@ -4,6 +4,7 @@ They are read from the store if a run has made them, else made here: the same fu
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from afm_core.config import RunConfig
 from afm_core.data import AgentTask, Document, documents_from_table, tasks_from_table
@@ -13,14 +14,18 @@ from afm_core.taskcraft import Known, benchmark_questions, corpus_documents, mak
 
 
 def known_to(config: RunConfig, store: Store) -> Callable[[Sequence[AgentTask]], Known]:
-    """A function of a pool's tasks: everything that a new row may not repeat or leak.
+    """A function of a pool's tasks: everything that a new row may not repeat or leak. Read at its first call.
 
-    Raises:
+    Raises (the function):
         ConfigError: a benchmark that cannot be read, or a corpus that cannot give the profile's tasks.
     """
-    documents, tasks = profile_tasks(config, store)
-    known = Known.build(documents, tasks, benchmark_questions(config.pool.benchmarks))
-    return lambda pool: known.with_tasks(pool, "the pool")
+
+    @cache
+    def base() -> Known:
+        benchmarks = benchmark_questions(config.pool.benchmarks)
+        return Known.build(*profile_tasks(config, store), benchmarks)
+
+    return lambda pool: base().with_tasks(pool, "the pool")
 
 
 def profile_tasks(config: RunConfig, store: Store) -> tuple[list[Document], list[AgentTask]]:

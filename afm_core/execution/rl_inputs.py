@@ -7,6 +7,8 @@ from afm_core.config import ConfigError
 from afm_core.store import ArtifactKind, ArtifactRef, Lineage, Manifest, Store
 
 SELECT = "select"
+_PARTS = (SELECT, "add")
+"""Stages whose tasks are no whole set: a selection for RL, a version of a task pool."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,12 @@ def rl_inputs(store: Store, policy: ArtifactRef, tasks: ArtifactRef | None = Non
 
 
 def task_sets(store: Store) -> list[Manifest]:
-    """Whole task sets, all four splits of them, oldest first: a selection for RL is of the same kind and is none."""
-    return [one for one in store.ls(ArtifactKind.TASKS) if one.stage != SELECT]
+    """Whole task sets, all four splits of them, oldest first: a selection for RL or a task pool alone is none."""
+    return [one for one in store.ls(ArtifactKind.TASKS) if one.stage not in _PARTS]
 
 
 def _tasks(store: Store, ancestors: list[Lineage]) -> tuple[ArtifactRef, str]:
-    known = _ancestor(ancestors, lambda node: node.ref.kind is ArtifactKind.TASKS and node.stage != SELECT)
+    known = _ancestor(ancestors, lambda node: node.ref.kind is ArtifactKind.TASKS and node.stage not in _PARTS)
     if known is not None:
         return known, "the model's lineage"
     made = task_sets(store)

@@ -41,7 +41,7 @@ class StageRecord(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """A run. `models` and `champion` are filled at its end; see DESIGN section 7 for the JSON."""
+    """A run. `models` and `champion` are filled at its end; `pool`: the version of a task pool that is trained for."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,6 +57,7 @@ class RunRecord(BaseModel):
     stages: list[StageRecord] = Field(default_factory=list)
     models: dict[str, Any] = Field(default_factory=dict)
     champion: dict[str, Any] | None = None
+    pool: dict[str, Any] | None = None
     report: str | None = None
     error: str | None = None
     peak_memory_bytes: int = 0

@@ -82,6 +82,13 @@ STAGES: dict[str, Stage] = {
             ("afm_core/taskcraft", "afm_core/tools", "afm_core/data"),
         ),
         Stage(
+            "pool",
+            ArtifactKind.TASKS,
+            "afm_core.taskcraft.pool_stage:join_pool",
+            (),
+            ("afm_core/taskcraft", "afm_core/tools", "afm_core/data"),
+        ),
+        Stage(
             "teach",
             ArtifactKind.TRAJECTORIES,
             "afm_core.teacher.stages:teach",
@@ -156,7 +163,7 @@ STAGES: dict[str, Stage] = {
             "afm_core.evaluation.stages:register",
             (RegistryConfig,),
             (
-                *(f"afm_core/evaluation/{name}.py" for name in ("stages", "gate", "promotion")),
+                *(f"afm_core/evaluation/{name}.py" for name in ("stages", "gate", "gate_retrained", "promotion")),
                 *_SCORING,
             ),
         ),

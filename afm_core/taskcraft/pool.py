@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from afm_core.config import ConfigError, SplitShares
-from afm_core.data import AgentTask, Split, tasks_from_table, tasks_table
+from afm_core.data import ADDED_FILE, AgentTask, Split, tasks_from_table, tasks_table
 from afm_core.store import (
     ArtifactKind,
     ArtifactMissing,
@@ -38,7 +38,6 @@ from afm_core.taskcraft.rows import BadRow, GoodRow
 STAGE = "add"
 """What the manifests of versions are named by: no stage of a run."""
 TASKS_FILE = "tasks.parquet"
-ADDED_FILE = "added.parquet"
 POOL_FILE = "pool.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _FORMAT = "1"

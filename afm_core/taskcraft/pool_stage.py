@@ -6,27 +6,23 @@ are judged once more here; what does not fit is left out and counted by reason.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 from afm_core.config import SplitShares
-from afm_core.data import AgentTask, Split, documents_from_table, tasks_from_table, tasks_table
+from afm_core.data import AgentTask, NewTasks, Split, documents_from_table, tasks_from_table, tasks_table
 from afm_core.store import Artifact, StageContext, StageResult, read_table, write_table
 from afm_core.taskcraft.admission import Admission, Known, admit
 from afm_core.taskcraft.pool import POOL_FILE, TASKS_FILE
 from afm_core.taskcraft.rows import GoodRow
 
-NEW_FILE = "new.json"
-"""The pool, its version, the version that is known (0: none), and the ids of the tasks since then."""
-
 
 def join_pool(context: StageContext) -> StageResult:
     """Stage `pool`. Inputs: corpus, tasks, `pool` (a version) and `known` (an older one; optional).
 
-    Writes tasks.parquet (all tasks, all splits) and new.json. New are the tasks of `pool` that `known` has not: what
-    the champion has not been trained for. Metrics count new tasks by split, those without a solution path (which
-    no demonstration can be made of; they serve RL and evaluation) and what was left out, by reason.
+    Writes tasks.parquet (all tasks, all splits) and new.json (see NewTasks). New are the tasks of `pool` that `known`
+    has not: what the champion has not been trained for. Metrics count new tasks by split, those without a solution
+    path (which no demonstration can be made of; they serve RL and evaluation) and what was left out, by reason.
     """
     inputs = context.inputs
     documents = documents_from_table(read_table(inputs["corpus"].path / "documents.parquet"))
@@ -36,8 +32,8 @@ def join_pool(context: StageContext) -> StageResult:
     old = {task.id for task in _tasks(inputs["known"])} if "known" in inputs else set()
     new = sorted(task.id for task in joined.added if task.id not in old)
     rows = write_table(tasks_table([*base, *joined.added]), context.output / TASKS_FILE)
-    about = {**_pool_of(inputs), "tasks": new}
-    (context.output / NEW_FILE).write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    about, known = _about(inputs["pool"]), _about(inputs["known"])["version"] if "known" in inputs else 0
+    NewTasks(pool=about["pool"], version=about["version"], known=known, tasks=tuple(new)).write(context.output)
     return StageResult(metrics=_metrics(joined, set(new)), rows={TASKS_FILE: rows})
 
 
@@ -62,14 +58,8 @@ def _metrics(joined: Admission, new: set[str]) -> dict[str, int | float | str | 
     }
 
 
-def _pool_of(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
-    about = _about(inputs["pool"].path)
-    known = _about(inputs["known"].path)["version"] if "known" in inputs else 0
-    return {"pool": about["pool"], "version": about["version"], "known": known}
-
-
-def _about(directory: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((directory / POOL_FILE).read_text(encoding="utf-8"))
+def _about(version: Artifact) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((version.path / POOL_FILE).read_text(encoding="utf-8"))
     return values
 
 

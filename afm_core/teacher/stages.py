@@ -11,6 +11,7 @@ from pathlib import Path
 
 from afm_core.config import AgentConfig, TeacherConfig
 from afm_core.data import (
+    ADDED_FILE,
     AgentTask,
     Split,
     Tag,
@@ -32,7 +33,8 @@ SHARD_SIZE = 32
 
 
 def teach(context: StageContext) -> StageResult:
-    """Demonstrate every train task that has a solution path.
+    """Demonstrate every train task that has a solution path; with the input `additions` (a version of a task pool)
+    only those that this version added, so that no task is ever demonstrated twice.
 
     Writes trajectories.parquet (completed and failed ones, scored) and events.parquet. Metrics count tasks,
     statuses, mistakes made and clairvoyance problems.
@@ -42,8 +44,13 @@ def teach(context: StageContext) -> StageResult:
     """
     documents = documents_from_table(read_table(context.inputs["corpus"].path / "documents.parquet"))
     tasks = tasks_from_table(read_table(context.inputs["tasks"].path / "tasks.parquet"))
+    taught = tasks
+    if "additions" in context.inputs:
+        pool = context.inputs["additions"].path
+        tasks = [*tasks, *tasks_from_table(read_table(pool / "tasks.parquet"))]  # what is held out there is hidden, too
+        taught = tasks_from_table(read_table(pool / ADDED_FILE))
     agent = context.section(AgentConfig)
-    train = sorted((task for task in tasks if task.split == Split.TRAIN), key=lambda task: task.id)
+    train = sorted((task for task in taught if task.split == Split.TRAIN), key=lambda task: task.id)
     solvable = [task for task in train if task.solution]
     tools = build_tools(agent, documents, context.scratch / "tools", training_components(documents, tasks))
     recordings = _record(context, solvable, tools, agent)

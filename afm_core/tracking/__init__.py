@@ -5,12 +5,15 @@ Importing this room does not import MLflow (that takes seconds); the first repla
 """
 
 from afm_core.tracking.client import TrackingError, tracking_uri
-from afm_core.tracking.registry import Champion, Registry
+from afm_core.tracking.registry import POOL_KNOWN_TAG, POOL_TAG, POOL_VERSION_TAG, Champion, Registry
 from afm_core.tracking.replay import ReplayReport, replay
 from afm_core.tracking.replayer import Replayer
 from afm_core.tracking.spool import MetricSpool
 
 __all__ = [
+    "POOL_KNOWN_TAG",
+    "POOL_TAG",
+    "POOL_VERSION_TAG",
     "Champion",
     "MetricSpool",
     "Registry",

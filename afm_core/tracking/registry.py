@@ -21,6 +21,10 @@ ALIAS = "champion"
 DIGEST_TAG = "afm.digest"
 URI_TAG = "afm.uri"
 PREDECESSOR_TAG = "afm.predecessor"
+POOL_TAG = "afm.pool"
+POOL_VERSION_TAG = "afm.pool.version"
+POOL_KNOWN_TAG = "afm.pool.known"
+"""Of a retrained model: the task pool, its version, and the version that the model it was judged against knew."""
 RETRY_SECONDS = (0.5, 2.0, 5.0)
 
 ResultT = TypeVar("ResultT")
@@ -89,12 +93,25 @@ class Registry:
         return self.find(champion.predecessor) if champion.predecessor else None
 
     def register(self, ref: ArtifactRef, tags: Mapping[str, str] | None = None) -> str:
-        """Register an artifact with its lineage as tags; the same digest gives the same version again."""
+        """Register an artifact with its lineage as tags; the same digest gives the same version again, with these tags
+        (one that was rejected earlier may win today).
+        """
         known = self.find(ref.digest)
         if known is not None:
+            self.tag(known.version, {name: text for name, text in (tags or {}).items() if known.tags.get(name) != text})
             return known.version
         everything = {**(tags or {}), DIGEST_TAG: ref.digest, URI_TAG: ref.uri, "afm.kind": str(ref.kind)}
         return self._call("register the model", lambda: self._create(ref, everything))
+
+    def tag(self, version: str, tags: Mapping[str, str]) -> None:
+        """Set tags of a version."""
+
+        def write() -> None:
+            for name, text in tags.items():
+                self._opened().set_model_version_tag(self._name, version, name, text)
+
+        if tags:
+            self._call("tag the version", write)
 
     def set_champion(self, version: str) -> None:
         """Move the alias to a version."""

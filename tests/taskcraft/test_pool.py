@@ -8,6 +8,7 @@ import pytest
 from pool_helpers import SHARES, DyingBackend, Killed, add, killed_process, known_with, local, rows
 
 from afm_core.config import ConfigError
+from afm_core.data import ADDED_FILE
 from afm_core.store import ArtifactKind, Store
 from afm_core.taskcraft import (
     find_version,
@@ -19,7 +20,6 @@ from afm_core.taskcraft import (
     publish_rows,
     unannounced,
 )
-from afm_core.taskcraft.pool import ADDED_FILE
 
 
 def _questions(store: Store, file: str = "tasks.parquet") -> list[str]:
