@@ -9,6 +9,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.states import State
 from prefect.tasks import exponential_backoff
 
+from afm_core.config import ConfigError
 from afm_core.execution import Retraining, RunSession, is_retryable, plan_retraining
 from afm_core.store import ArtifactRef
 from afm_core.tracking import Champion, Registry
@@ -21,6 +22,10 @@ Made = ArtifactRef | None
 async def _infrastructure_only(_task: object, _run: TaskRun, state: "State[Any]") -> bool:
     error = await state.aresult(raise_on_failure=False)
     return isinstance(error, BaseException) and is_retryable(error)
+
+
+async def _not_the_users_mistake(_task: object, _run: TaskRun, state: "State[Any]") -> bool:
+    return not isinstance(await state.aresult(raise_on_failure=False), ConfigError)
 
 
 def _stage_task(*tags: str, run_name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
@@ -111,7 +116,13 @@ def present_champion(session: RunSession) -> Champion | None:
     return Registry.of(session.config).champion()
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=exponential_backoff(5))
+@task(
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(5),
+    retry_condition_fn=_not_the_users_mistake,
+)
 def growth(session: RunSession, pool: str, version: int | None) -> Retraining:
     """The pool's versions, the champion, and how much of the pool it knows."""
     return plan_retraining(session.store, Registry.of(session.config), pool, version)

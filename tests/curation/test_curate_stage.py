@@ -6,7 +6,7 @@ import pytest
 from curation_samples import chain_of, closing, reflecting, task_of, trajectory_of
 
 from afm_core.cluster import connected
-from afm_core.config import CurationConfig, RunConfig
+from afm_core.config import ConfigError, CurationConfig, RunConfig
 from afm_core.curation import LeakIndex, curate_rows
 from afm_core.curation.dataset import LOCAL_CPUS, judge_parquet
 from afm_core.curation.mixing import decide
@@ -83,3 +83,33 @@ def test_equal_input_gives_equal_bytes_and_every_row_is_accounted_for(sample, sm
     assert all(
         counts["rejected"][reason] == rejected.column("reason").to_pylist().count(reason) for reason in counts["order"]
     )
+
+
+@pytest.mark.integration
+def test_old_demonstrations_are_replayed_beside_new_ones(small_ray, tmp_path):
+    """Three inputs, one of them empty: all rows are judged, the old ones are a third of the mix."""
+    tasks = [task_of(f"City{number}", f"Land{number}") for number in range(20)]
+    rows = [trajectory_of(task) for task in tasks]
+    store = open_store(str(tmp_path / "store"), tmp_path / "cache")
+    settings = {"replay_share": 1 / 3, "guessable_share": 1.0}
+    config = RunConfig.model_validate({"profile": "test", "curation": settings}).model_dump(mode="json")
+    kind = ArtifactKind.TRAJECTORIES
+    inputs = {
+        "tasks": put(store, ArtifactKind.TASKS, "a", tasks=tasks_table(tasks)),
+        "replay": put(store, kind, "b", trajectories=trajectories_table(rows[:14])),
+        "demonstrations.1": put(store, kind, "c", trajectories=trajectories_table(rows[14:])),
+        "demonstrations.2": put(store, kind, "d", trajectories=trajectories_table([])),
+    }
+
+    def run(key, **changes):
+        spec = StageSpec(stage="curate", config=config, inputs={**inputs, **changes}, store_uri=store.uri)
+        sections, work = ("curation", "agent"), store.cache / "work"
+        with store.attempt(key=key * 64, spec=spec, kind=kind, sections=sections, scratch=work) as attempt:
+            return store.open(attempt.commit(curate(attempt)))
+
+    artifact = run("e")
+    kept = {one.task_id for one in trajectories_from_table(read_table(artifact.path / "trajectories.parquet"))}
+    assert (len(kept), {task.id for task in tasks[14:]} <= kept) == (9, True)
+    assert json.loads((artifact.path / "counts.json").read_text())["rejected"]["not_replayed"] == 11
+    with pytest.raises(ConfigError, match=r"no demonstration of a new task was kept .* --set sft.start=base"):
+        run("f", **{"demonstrations.1": inputs["demonstrations.2"]})

@@ -81,6 +81,20 @@ def test_the_size_of_the_mix_is_bounded_and_the_rest_is_counted():
     assert [one.reason for one in decision.rejected] == [RejectReason.SURPLUS] * 30
 
 
+@pytest.mark.parametrize(
+    ("share", "new", "replayed"),
+    [(0.0, 10, 0), (0.5, 10, 10), (0.75, 10, 30), (1.0, 10, 40), (0.9, 10, 40), (0.5, 0, 0)],
+)
+def test_old_rows_are_at_most_their_share_of_the_mix_and_new_ones_all_stay(share, new, replayed):
+    rows = facts(40 + new)
+    old = {row.digest for row in rows[:40]}
+    decision = decide(rows, CurationConfig(replay_share=share), old)
+    kept = {row.digest for row in decision.kept}
+    assert (len(kept & old), len(kept - old)) == (replayed, new)
+    assert [one.reason for one in decision.rejected] == [RejectReason.NOT_REPLAYED] * (40 - replayed)
+    assert decide(reversed(rows), CurationConfig(replay_share=share), old) == decision
+
+
 def test_another_seed_draws_other_rows():
     first, second = (decide(facts(200), CurationConfig(without_reflection_share=0.5, seed=seed)) for seed in (0, 1))
     assert {row.id for row in first.kept} != {row.id for row in second.kept}

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from afm_core.config import RunConfig
-from afm_core.data import Split, documents_table, tasks_table, trajectories_from_table
+from afm_core.data import AgentTask, Split, documents_table, tasks_table, trajectories_from_table
 from afm_core.store import (
     ArtifactKind,
     StageInterrupted,
@@ -67,6 +67,32 @@ def test_only_train_tasks_are_taught_and_nothing_held_out_is_seen(store, spec, h
     events = read_table(artifact.path / "events.parquet")
     assert events.column("id").to_pylist() == sorted(events.column("id").to_pylist())
     assert held_out_task.split == Split.TEST
+
+
+def test_of_a_pools_version_only_its_additions_are_taught(store, spec, chain_task, single_task, comparison_task):
+    """The comparison is new; a task of an older version and one without a path are not taught; Mombasa is held out."""
+    bare = AgentTask.create("Who knows?", ("nobody",), component="kenya")
+    pool = [single_task, comparison_task, bare]
+    added = put(store, ArtifactKind.TASKS, "e", tasks=tasks_table(pool), added=tasks_table(pool[1:]))
+    artifact, metrics = run(store, spec.model_copy(update={"inputs": {**spec.inputs, "additions": added}}), key="f")
+    trajectories = trajectories_from_table(read_table(artifact.path / "trajectories.parquet"))
+    assert [one.task_id for one in trajectories] == [comparison_task.id]
+    assert (metrics["tasks"], metrics["without_solution"]) == (2, 1)
+
+
+def test_what_a_pools_version_holds_out_is_hidden_from_its_demonstrations(store, spec, chain_task):
+    held_out = AgentTask.create("Which city is it?", ("Mombasa",), component="kenya", split=Split.GATE)
+    added = put(store, ArtifactKind.TASKS, "e", tasks=tasks_table([held_out]), added=tasks_table([chain_task]))
+    _, metrics = run(store, spec.model_copy(update={"inputs": {**spec.inputs, "additions": added}}), key="f")
+    assert (metrics["tasks"], metrics["correct"]) == (1, 0)
+
+
+def test_additions_without_any_path_give_an_empty_table(store, spec):
+    bare = tasks_table([AgentTask.create("Who knows?", ("nobody",))])
+    added = put(store, ArtifactKind.TASKS, "e", tasks=bare, added=bare)
+    artifact, metrics = run(store, spec.model_copy(update={"inputs": {**spec.inputs, "additions": added}}), key="f")
+    assert read_table(artifact.path / "trajectories.parquet").num_rows == metrics["trajectories"] == 0
+    assert metrics["without_solution"] == 1
 
 
 def test_a_stopped_stage_goes_on_with_its_sealed_shards_and_gives_the_same_bytes(store, spec, monkeypatch):

@@ -41,6 +41,13 @@ def test_registering_the_same_digest_again_gives_the_same_version(registry: Regi
     assert [one.ref.digest[0] for one in registry.versions()] == ["a", "b"]
 
 
+def test_one_that_was_rejected_and_wins_later_says_so(registry: Registry):
+    version = registry.register(model("a"), {"afm.outcome": "no_gain", "afm.predecessor": "1" * 64})
+    registry.register(model("a"), {"afm.outcome": "promoted", "afm.predecessor": "2" * 64})
+    (found,) = registry.versions()
+    assert (found.version, found.tags["afm.outcome"], found.predecessor) == (version, "promoted", "2" * 64)
+
+
 def test_opponent_of_the_champion_is_the_one_it_beat(registry: Registry):
     registry.set_champion(registry.register(model("a"), {"afm.predecessor": "0" * 64}))
     assert registry.opponent(model("b")).ref == model("a")
