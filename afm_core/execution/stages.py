@@ -82,13 +82,6 @@ STAGES: dict[str, Stage] = {
             ("afm_core/taskcraft", "afm_core/tools", "afm_core/data"),
         ),
         Stage(
-            "pool",
-            ArtifactKind.TASKS,
-            "afm_core.taskcraft.pool_stage:join_pool",
-            (),
-            ("afm_core/taskcraft", "afm_core/tools", "afm_core/data"),
-        ),
-        Stage(
             "teach",
             ArtifactKind.TRAJECTORIES,
             "afm_core.teacher.stages:teach",
@@ -166,6 +159,13 @@ STAGES: dict[str, Stage] = {
                 *(f"afm_core/evaluation/{name}.py" for name in ("stages", "gate", "gate_retrained", "promotion")),
                 *_SCORING,
             ),
+        ),
+        Stage(
+            "pool",
+            ArtifactKind.TASKS,
+            "afm_core.taskcraft.pool_stage:join_pool",
+            (),
+            ("afm_core/taskcraft", "afm_core/tools", "afm_core/data"),
         ),
     )
 }

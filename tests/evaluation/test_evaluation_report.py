@@ -9,7 +9,9 @@ from evaluation_samples import HOSTILE, sample_report_data
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afm_core.config import RegistryConfig
 from afm_core.data import Origin, Segment, Split, Status, Tag, Trajectory
+from afm_core.evaluation import Side, decide_retrained
 from afm_core.evaluation.report import ReportData, collect, evaluated_models, headline, render
 from afm_core.evaluation.report.viewer import token_texts, view_trajectory
 from afm_core.evaluation.results import models_summary, result_table
@@ -41,6 +43,15 @@ def test_every_part_of_a_whole_run_is_there(page):
                   "Accuracy on held-out tasks",
                   "How episodes ended", "Promotion", "Trajectories", "Memory", "Configuration"):  # fmt: skip
         assert f">{title}" in page, title
+
+
+def test_after_retraining_new_and_old_gate_tasks_are_shown_apart(page):
+    sides = [Side(name, {f"t{n}": n < solved for n in range(16)}) for name, solved in (("a", 12), ("b", 2))]
+    decision = decide_retrained(*sides, RegistryConfig(), [f"t{n}" for n in range(9)])
+    told = render(ReportData(run_id="r", status="completed", decision=decision.to_json()))
+    for text in ("challenger, new tasks", "champion, old tasks"):
+        assert text in told
+        assert text not in page
 
 
 def test_an_empty_run_still_has_a_report():

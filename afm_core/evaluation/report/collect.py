@@ -117,7 +117,7 @@ def _stage(stage: Mapping[str, Any]) -> StageView:
 
 
 def _tasks(run: _Run) -> dict[str, AgentTask]:
-    artifact = run.stage("tasks") or run.parent("rl", "tasks")
+    artifact = run.stage("pool") or run.stage("tasks") or run.parent("rl", "tasks")
     if artifact is None:
         return {}
     return {task.id: task for task in tasks_from_table(read_table(artifact.path / "tasks.parquet"))}
@@ -152,7 +152,9 @@ def _road(run: _Run, tasks: Mapping[str, AgentTask]) -> RoadView:
     for task in tasks.values():
         splits.setdefault(str(task.split), Counter())[str(task.difficulty.hops)] += 1
     order = ("train", "dev", "gate", "test")
-    taught, curated = run.stage("teach"), run.stage("curate")
+    names = [one["name"] for one in run.record.get("stages", ())]
+    taught = [_rows(run.stage(name), "trajectories.parquet") for name in names if name.partition(":")[0] == "teach"]
+    curated = run.stage("curate")
     counts = _json(curated.path / "counts.json") if curated else {}
     kept = _integer(counts, "kept")
     model = run.stage("sft")
@@ -160,7 +162,7 @@ def _road(run: _Run, tasks: Mapping[str, AgentTask]) -> RoadView:
     return RoadView(
         documents=_rows(run.stage("corpus"), "documents.parquet"),
         tasks={split: dict(splits[split]) for split in order if split in splits},
-        demonstrations=_rows(taught, "trajectories.parquet"),
+        demonstrations=sum(count or 0 for count in taught) if taught else None,
         kept=kept if kept is not None else _rows(curated, "trajectories.parquet"),
         rejected=_rejected(curated, counts),
         tokens=_integer(trained, "tokens"),
