@@ -44,9 +44,9 @@ def _afm(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _run(home: Path, *arguments: str) -> dict[str, Any]:
+def _run(home: Path, *arguments: str, command: str = "run") -> dict[str, Any]:
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    result = _afm(home, "run", "--profile", "smoke", *settings, "--json", *arguments)
+    result = _afm(home, command, "--profile", "smoke", *settings, "--json", *arguments)
     assert result.returncode == 0, result.stderr[-4000:]
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -152,3 +152,47 @@ def test_a_flipped_byte_is_found_and_remade_while_a_refresh_makes_a_new_generati
 def _artifact_path(home: Path, digest: str) -> Path:
     shown = json.loads(_afm(home, "artifacts", "show", digest, "--json").stdout)
     return home / "store" / "work" / shown["key"] / f"{shown['epoch']:04d}" / "data"
+
+
+def _new_tasks(home: Path) -> Path:
+    """Other tasks about the same world, which name no split: they follow their entities."""
+    generated, undecided = home / "generated.jsonl", home / "new.jsonl"
+    _afm(home, "tasks", "generate", "--profile", "smoke", "--set", "tasks.seed=1", "--output", str(generated))
+    rows = [json.loads(line) for line in generated.read_text().splitlines()]
+    undecided.write_text("".join(f"{json.dumps({**row, 'split': None})}\n" for row in rows))
+    return undecided
+
+
+def test_new_tasks_are_trained_for_without_repeating_old_work(first: dict[str, Any], home: Path) -> None:
+    added = json.loads(_afm(home, "tasks", "add", str(_new_tasks(home)), "--profile", "smoke", "--json").stdout)
+    assert added["splits"]["gate"] >= 6
+    retrained = _run(home, "--until", "sft", command="retrain")
+    stages = {stage["name"]: stage for stage in retrained["stages"]}
+    assert {name for name, stage in stages.items() if stage["cached"]} == {"corpus", "tasks", "teach", "base"}
+    assert stages["teach:default-v1"]["metrics"]["tasks"] == added["splits"]["train"]
+    assert stages["curate"]["metrics"]["in"] == sum(
+        stages[name]["metrics"]["trajectories"] for name in ("teach", "teach:default-v1")
+    )
+    assert retrained["pool"] == {"name": "default", "version": 1, "digest": added["digest"], "known": 0}
+    decision = json.loads(
+        (_artifact_path(home, stages["register"]["artifact"]["digest"]) / "decision.json").read_text()
+    )
+    assert (
+        retrained["champion"]["outcome"] == decision["outcome"] in {"promoted", "kept_champion", "no_gain", "regressed"}
+    )
+    assert retrained["champion"]["reason"] == decision["reason"]
+    assert decision["groups"]["new"]["challenger"]["n"] == added["splits"]["gate"]
+    tags = {one.tags["afm.digest"]: one.tags for one in _registered(home)}[stages["sft"]["artifact"]["digest"]]
+    assert (tags["afm.outcome"], tags["afm.pool.version"]) == (decision["outcome"], "1")
+    listed = json.loads(_afm(home, "runs", "ls", "--json").stdout)[0]
+    assert (listed["champion"], listed["pool"]) == (retrained["champion"], retrained["pool"])
+
+    again = _run(home, "--until", "sft", command="retrain")
+    assert all(stage["cached"] for stage in again["stages"])
+    assert (_digests(again), again["champion"]) == (_digests(retrained), retrained["champion"])
+
+
+def _registered(home: Path) -> list[Any]:
+    from mlflow import MlflowClient
+
+    return list(MlflowClient(f"sqlite:///{home / 'mlflow.db'}").search_model_versions("name = 'afm'"))
