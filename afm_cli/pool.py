@@ -27,7 +27,7 @@ def add_tasks(source: str, pool: str, config: "RunConfig", as_json: bool) -> Non
     store = open_store(store_uri(config), home() / "cache")
     with private_scratch(home() / "scratch") as scratch:
         path = _fetched(source, scratch)
-        rows = list(read_rows(path))
+        rows = read_rows(path)
         published = publish_rows(store, pool, rows, known_to(config, store), config.pool.shares, scratch)
         rejects = None
         if published.admission.rejected:

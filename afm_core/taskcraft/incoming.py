@@ -58,20 +58,28 @@ def poll_once(
     """Take in every finished file below incoming/, in the order of names. See `afm_core.taskcraft.pool.publish_rows`.
 
     Raises:
-        ConfigError: an unusable store or pool. StoreError, OSError: the store does not answer; what is done stays.
+        ConfigError: an unusable store or pool. StoreError, OSError: the store does not answer. In any case every file
+        is tried, and what is done stays.
     """
     first = _waiting(store)
     if first:
         time.sleep(settle_seconds)
     second = _waiting(store)
-    done = []
+    done: list[Ingested] = []
+    failures: list[Exception] = []
     for name, size in sorted(second.items()):
         if first.get(name) != size:
             _LOG.info("%s is still being written: left for the next poll", name)
             continue
-        ingested = _ingest(store, pool, known_with, shares, scratch, name)
-        if ingested is not None:
-            done.append(ingested)
+        try:
+            ingested = _ingest(store, pool, known_with, shares, scratch, name)
+        except Exception as error:  # noqa: BLE001 - raised below: one file must not keep the others waiting
+            _LOG.error("%s cannot be taken in: %s", name, error)
+            failures.append(error)
+            continue
+        done += [ingested] if ingested is not None else []
+    if failures:
+        raise failures[0]
     return done
 
 
@@ -125,7 +133,7 @@ def _take_in(
     sha256: str,
 ) -> Ingested:
     try:
-        rows = list(read_rows(local))
+        rows = read_rows(local)
     except NotTasks as error:
         rows = [BadRow(0, "", str(error).replace(str(local), name), None)]
     published = publish_rows(store, pool, rows, known_with, shares, scratch)

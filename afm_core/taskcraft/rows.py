@@ -39,6 +39,11 @@ class BadRow:
 
 
 @dataclass(frozen=True)
+class _UnreadableRow(BadRow):
+    """A line that is not even JSON."""
+
+
+@dataclass(frozen=True)
 class GoodRow:
     """A row that is a task. `split_given`: the row names its split itself; else the task's split is undecided."""
 
@@ -48,18 +53,19 @@ class GoodRow:
     original: Any
 
 
-def read_rows(path: Path) -> Iterator[GoodRow | BadRow]:
+def read_rows(path: Path) -> list[GoodRow | BadRow]:
     """Every row of a JSON lines or parquet file, in its order. What the file is its content tells, not its name.
 
     Raises:
-        NotTasks: it is neither, or it has no row. ConfigError: it cannot be read.
+        NotTasks: it is neither (not one line is JSON), or it has no row. ConfigError: it cannot be read.
     """
-    found = False
-    for number, row in _raw_rows(path):
-        found = True
-        yield row if isinstance(row, BadRow) else _parsed(number, row)
-    if not found:
+    rows = [row if isinstance(row, BadRow) else _parsed(number, row) for number, row in _raw_rows(path)]
+    if not rows:
         raise NotTasks(f"{path}: no tasks in it; write one JSON object a line, with question and answers")
+    if all(isinstance(row, _UnreadableRow) for row in rows):
+        reason = rows[0].reason if isinstance(rows[0], BadRow) else ""
+        raise NotTasks(f"{path}: neither JSON lines nor parquet, for no line is JSON (row {rows[0].row}: {reason})")
+    return rows
 
 
 def _parsed(number: int, row: Any) -> GoodRow | BadRow:
@@ -106,11 +112,11 @@ def _json(number: int, line: bytes) -> Any:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         reason = f"not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"
-        return BadRow(number, "", reason, line.decode("utf-8", "backslashreplace"))
+        return _UnreadableRow(number, "", reason, line.decode("utf-8", "backslashreplace"))
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:  # ValueError also for numbers of thousands of digits
-        return BadRow(number, "", f"not valid JSON ({error})", text)
+        return _UnreadableRow(number, "", f"not valid JSON ({error})", text)
 
 
 def _refuse_constant(name: str) -> NoReturn:

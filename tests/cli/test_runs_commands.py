@@ -65,6 +65,20 @@ def test_resume_repeats_what_was_given_and_what_was_not_made_anew(
     assert asked == ["smoke", None, ("sft.seed=3",), refreshed, RoadStage.SFT, True]
 
 
+def test_a_retraining_is_resumed_for_the_same_version_and_listed_with_its_decision(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("afm_cli.retrain.execute", lambda *given: asked.extend(given))
+    parameters = {"profile": "smoke", "config_file": None, "overrides": [], "refresh": [], "until": "sft"}
+    told = {"champion": {"outcome": "no_gain", "reason": "r"}, "pool": {"name": "default", "version": 3}}
+    saved(own_home, status=RunStatus.FAILED, parameters={**parameters, "pool": "default", "version": 3}, **told)
+    call("resume", "last", "--json")
+    assert asked == ["default", 3, "smoke", None, (), (), RoadStage.SFT, True]
+    (listed,) = json.loads(CliRunner().invoke(runs, ["ls", "--json"]).stdout)
+    assert {name: listed[name] for name in told} == told
+
+
 @pytest.mark.integration
 def test_a_cancelled_run_says_so_and_is_resumed(own_home: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}

@@ -51,6 +51,24 @@ def test_a_file_without_a_task_is_moved_to_rejected_with_its_reasons(tmp_path: P
     assert (_names(store, "incoming"), pool_head(store, "default")) == ([], None)
 
 
+def test_a_file_that_fails_keeps_no_other_waiting(tmp_path: Path, monkeypatch) -> None:
+    store = local(tmp_path)
+    for name in ("1.jsonl", "2.jsonl"):
+        drop(store, name, f"{name}?")
+    chunks = store.backend.chunks
+
+    def broken(path: str):
+        if path.endswith("1.jsonl"):
+            raise OSError("bad sector")
+        return chunks(path)
+
+    monkeypatch.setattr(store.backend, "chunks", broken)
+    with pytest.raises(OSError, match="bad sector"):
+        _poll(store)
+    assert _questions(store) == ["2.jsonl?"]
+    assert _names(store, "incoming") == ["1.jsonl"]
+
+
 def test_a_file_that_grows_is_left_for_the_next_poll(tmp_path: Path, monkeypatch) -> None:
     store = local(tmp_path)
     drop(store, "slow.jsonl", "A?")

@@ -20,7 +20,7 @@ GOOD = b'{"question": "Who?", "answer": "Ada"}'
 
 def _read(tmp_path: Path, content: bytes, name: str = "mine.jsonl") -> list[GoodRow | BadRow]:
     (tmp_path / name).write_bytes(content)
-    return list(read_rows(tmp_path / name))
+    return read_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,23 @@ def test_byte_order_mark_and_carriage_returns_are_no_mistakes(tmp_path: Path) ->
     assert [type(row) for row in rows] == [GoodRow, GoodRow]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \r\n", b"\x89PNG\0\0", GOOD.decode().encode("utf-16"), b"PAR1 no table"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n \r\n",
+        b"\x89PNG\0\0",
+        GOOD.decode().encode("utf-16"),
+        b"PAR1 no table",
+        b"question,answer\nWho?,Ada\n",
+        b'[\n {"question": "Who?",\n "answer": "Ada"}\n]',
+    ],
+)
 def test_a_file_without_any_task_is_refused_as_a_whole(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(NotTasks, match=r"mine\.jsonl"):
         _read(tmp_path, content)
     with pytest.raises(ConfigError, match="cannot read"):
-        list(read_rows(tmp_path / "absent.jsonl"))
+        read_rows(tmp_path / "absent.jsonl")
 
 
 def test_parquet_rows_are_judged_one_by_one_whatever_the_ending(tmp_path: Path, micro_tasks: Selection) -> None:
@@ -80,7 +91,7 @@ def test_any_bytes_give_rows_or_a_refusal(tmp_path_factory: Any, content: bytes)
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(content)
     try:
-        rows = list(read_rows(path))
+        rows = read_rows(path)
     except NotTasks:
         return
     assert all(isinstance(row, GoodRow | BadRow) for row in rows)
