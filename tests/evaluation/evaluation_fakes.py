@@ -7,6 +7,7 @@ from pathlib import Path
 from afm_core.config import CorpusConfig, RunConfig, SplitCounts, TasksConfig
 from afm_core.data import Split, documents_table, tasks_table, trajectories_table
 from afm_core.engines import FinishReason, Generation
+from afm_core.evaluation.stages import evaluate, register
 from afm_core.store import ArtifactKind, StageResult, StageSpec, open_store, write_table
 from afm_core.taskcraft import corpus_documents, make_tasks
 from afm_core.teacher import teacher_ceiling
@@ -145,3 +146,58 @@ class World:
             key=key, spec=spec, kind=kind, sections=sections, scratch=self.scratch, stopping=stopping
         ) as attempt:
             return attempt.committed or attempt.commit(function(attempt))
+
+
+def run(world, variant, key=None, stopping=None, **inputs):
+    """Run the stage evaluate; returns its artifact."""
+    inputs = {"tasks": world.tasks_ref, "corpus": world.corpus, **inputs}
+    ref = world.run("evaluate", ArtifactKind.EVALUATION, evaluate, inputs, variant=variant, key=key, stopping=stopping)
+    return world.store.open(ref)
+
+
+class FakeRegistry:
+    """A registry in memory; `dies` names the call that kills the process before it takes effect."""
+
+    def __init__(self):
+        self.versions = {}
+        self.tags = {}
+        self.alias = None
+        self.dies = ""
+
+    def champion(self):
+        if self.alias is None:
+            return None
+        return type("Champion", (), {"ref": self.versions[self.alias], "version": self.alias})()
+
+    def register(self, ref, **keywords):
+        known = [version for version, one in self.versions.items() if one.digest == ref.digest]
+        version = known[0] if known else str(len(self.versions) + 1)
+        self.versions[version] = ref
+        self.tags[version] = keywords["tags"]
+        if self.dies == "register":
+            raise ConnectionError("killed after registering")
+        return version
+
+    def set_champion(self, version, **_):
+        if self.dies == "set_champion":
+            raise ConnectionError("killed before the alias")
+        self.alias = version
+
+
+def sides(world, monkeypatch, challenger_right=lambda task: True, champion_right=lambda task: False):
+    """Models and evaluations of a challenger and a champion that are right about these tasks."""
+    refs = {}
+    for name, right in (("challenger", challenger_right), ("champion", champion_right)):
+        scripted = ScriptedEngine(world.tokenizer, world.book(right))
+        monkeypatch.setattr("afm_core.engines.open_engine", lambda *_, one=scripted: one)
+        model = world.put_model(f"{name}-{abs(hash(tuple(sorted(scripted.book))))}")
+        refs[name] = model
+        refs[f"{name}_evaluation"] = run(world, "policy", model=model).ref
+    return refs
+
+
+def decide_on(world, refs, key):
+    """Run the stage register; returns its artifact and the decision."""
+    ref = world.run("register", ArtifactKind.REGISTRATION, register, refs, key=key)
+    artifact = world.store.open(ref)
+    return artifact, json.loads((artifact.path / "decision.json").read_text())

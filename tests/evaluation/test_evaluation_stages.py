@@ -4,13 +4,11 @@ import json
 import threading
 
 import pytest
-from evaluation_fakes import ScriptedEngine, World
+from evaluation_fakes import FakeRegistry, ScriptedEngine, World, decide_on, run, sides
 
-from afm_core.data import NewTasks, Split, Status, tasks_table, trajectories_from_table
+from afm_core.data import Split, Status, trajectories_from_table
 from afm_core.evaluation import find_entry, load_summary, rows_from_table
-from afm_core.evaluation.stages import evaluate, register
-from afm_core.store import ArtifactKind, StageInterrupted, StageResult, read_table, write_table
-from afm_core.tracking import Champion
+from afm_core.store import StageInterrupted, read_table
 
 EVALUATION = {"baseline_limit": 6, "shard_size": 4, "few_shot": 2}
 
@@ -26,12 +24,6 @@ def engine(world, monkeypatch):
     scripted = ScriptedEngine(world.tokenizer, world.book(lambda task: task.difficulty.hops == 1))
     monkeypatch.setattr("afm_core.engines.open_engine", lambda *_: scripted)
     return scripted
-
-
-def run(world, variant, key=None, stopping=None, **inputs):
-    inputs = {"tasks": world.tasks_ref, "corpus": world.corpus, **inputs}
-    ref = world.run("evaluate", ArtifactKind.EVALUATION, evaluate, inputs, variant=variant, key=key, stopping=stopping)
-    return world.store.open(ref)
 
 
 def test_policy_is_measured_by_hops(world, engine):
@@ -137,58 +129,12 @@ def test_a_policy_without_a_model_is_refused(world):
 # --- register
 
 
-class FakeRegistry:
-    """A registry in memory; `dies` names the call that kills the process before it takes effect."""
-
-    def __init__(self):
-        self.versions = {}
-        self.tags = {}
-        self.alias = None
-        self.dies = ""
-
-    def champion(self):
-        if self.alias is None:
-            return None
-        return type("Champion", (), {"ref": self.versions[self.alias], "version": self.alias})()
-
-    def register(self, ref, **keywords):
-        known = [version for version, one in self.versions.items() if one.digest == ref.digest]
-        version = known[0] if known else str(len(self.versions) + 1)
-        self.versions[version] = ref
-        self.tags[version] = keywords["tags"]
-        if self.dies == "register":
-            raise ConnectionError("killed after registering")
-        return version
-
-    def set_champion(self, version, **_):
-        if self.dies == "set_champion":
-            raise ConnectionError("killed before the alias")
-        self.alias = version
-
-
 @pytest.fixture
 def registry(monkeypatch):
     fake = FakeRegistry()
     holder = type("Registry", (), {"of": staticmethod(lambda config: fake)})
     monkeypatch.setattr("afm_core.tracking.Registry", holder, raising=False)
     return fake
-
-
-def sides(world, monkeypatch, challenger_right=lambda task: True, champion_right=lambda task: False):
-    refs = {}
-    for name, right in (("challenger", challenger_right), ("champion", champion_right)):
-        scripted = ScriptedEngine(world.tokenizer, world.book(right))
-        monkeypatch.setattr("afm_core.engines.open_engine", lambda *_, one=scripted: one)
-        model = world.put_model(f"{name}-{abs(hash(tuple(sorted(scripted.book))))}")
-        refs[name] = model
-        refs[f"{name}_evaluation"] = run(world, "policy", model=model).ref
-    return refs
-
-
-def decide_on(world, refs, key):
-    ref = world.run("register", ArtifactKind.REGISTRATION, register, refs, key=key)
-    artifact = world.store.open(ref)
-    return artifact, json.loads((artifact.path / "decision.json").read_text())
 
 
 def test_a_winner_becomes_champion_with_its_lineage(world, registry, monkeypatch):
@@ -247,60 +193,6 @@ def test_a_champion_crowned_meanwhile_is_not_overthrown(world, registry, monkeyp
     with pytest.raises(RuntimeError, match="run again"):
         decide_on(world, refs, "meanwhile")
     assert registry.alias == "9"
-
-
-# --- a task set that grew
-
-
-def grown(world, new, name="grown"):
-    """The world's tasks, of which `new` are new."""
-
-    def write(context):
-        write_table(tasks_table(world.tasks), context.output / "tasks.parquet")
-        NewTasks(pool="default", version=2, known=1, tasks=tuple(sorted(task.id for task in new))).write(context.output)
-        return StageResult()
-
-    return world.run("pool", ArtifactKind.TASKS, write, {}, key=f"key-{name}")
-
-
-def test_new_and_old_tasks_are_sampled_apart(world, engine, monkeypatch):
-    new = world.split(Split.GATE)[:3] + world.split(Split.TEST)[:1]
-    limited = world.config.model_copy(
-        update={"evaluation": world.config.evaluation.model_copy(update={"gate_limit": 4})}
-    )
-    monkeypatch.setattr(world, "config", limited)
-    artifact = run(world, "policy", key="grown", model=world.put_model("sft"), tasks=grown(world, new))
-    entry = find_entry(load_summary(artifact.path), "agent", "gate")
-    assert (entry["n"], entry["population"]) == (3 + 4, 8)
-    assert (entry["by_age"]["new"]["n"], entry["by_age"]["old"]["n"]) == (3, 4)
-    assert find_entry(load_summary(artifact.path), "agent", "test")["by_age"]["new"]["n"] == 1
-
-
-@pytest.mark.parametrize("count", [8, 5])
-def test_a_retrained_model_is_judged_on_the_new_tasks_and_recorded_either_way(world, registry, monkeypatch, count):
-    registry.find = lambda digest: None
-    refs = sides(world, monkeypatch) | {"tasks": grown(world, world.split(Split.GATE)[:count], f"grown-{count}")}
-    artifact, decision = decide_on(world, refs, f"grown-{count}")
-    (version,) = registry.versions
-    tags = registry.tags[version]
-    assert set(decision["groups"]) == {"new", "old"}
-    assert artifact.manifest.metrics["version"] == version
-    assert tags["afm.outcome"] == decision["outcome"] == ("promoted" if count == 8 else "refused_too_few")
-    assert (tags["afm.reason"], tags["afm.pool"]) == (decision["reason"], "default")
-    assert (tags["afm.pool.version"], tags["afm.pool.known"]) == ("2", "1")
-    assert registry.alias == (version if count == 8 else None)
-
-
-def test_a_former_champion_that_is_rejected_keeps_what_it_tells_of_its_past(world, registry, monkeypatch):
-    refs = sides(world, monkeypatch)
-    refs |= {"tasks": grown(world, world.split(Split.GATE)[:5], "grown-5")}
-    known = Champion("7", refs["challenger"], {"afm.predecessor": "x"})
-    written = {}
-    registry.find = lambda digest: known if digest == known.ref.digest else None
-    registry.tag = lambda version, tags: written.update({version: tags})
-    artifact, decision = decide_on(world, refs, "former")
-    assert written == {"7": {"afm.outcome": "refused_too_few", "afm.reason": decision["reason"]}}
-    assert (registry.versions, artifact.manifest.metrics["version"]) == ({}, "7")
 
 
 def test_every_row_has_a_status_that_agrees_with_its_reward(world, engine):
