@@ -118,8 +118,8 @@ def is_alive(record: StackRecord, name: ServiceName) -> bool:
 
 def _status(name: ServiceName, record: StackRecord, setup: Setup) -> ServiceStatus:
     service, known = CATALOGUE[name], record.services[name]
-    if is_alive(record, name):
-        problem = service.check(setup)
+    problem = service.check(setup) if is_alive(record, name) else None
+    if is_alive(record, name):  # asked again: a server that dies while it is asked is dead, not unhealthy
         state = ServiceState.UNHEALTHY if problem else ServiceState.RUNNING
     else:
         rebooted = record.boot_id != boot_id()

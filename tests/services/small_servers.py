@@ -1,5 +1,8 @@
 """A tiny HTTP server in the place of a big one, and who runs for a test's home."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -28,3 +31,10 @@ def processes_of(home: Path) -> list[psutil.Process]:
         if processes.MARK in environment and environment.get("HOME_OF_TEST") == str(home):
             found.append(process)
     return [process for process in found if processes.start_of(process.pid) is not None]
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, and wait until the process is gone: its sockets close a moment before."""
+    os.kill(pid, signal.SIGKILL)
+    while processes.start_of(pid) is not None:
+        time.sleep(0.01)

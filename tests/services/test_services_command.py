@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from small_servers import kill
 
 from afm_cli.services import down, status, up
 from afm_core.config.environment import OWN_CHOICES
@@ -26,7 +27,7 @@ def test_the_documents_and_exit_codes(own_home: Path, small: dict[ServiceName, s
     assert all(one["healthy"] and one["state"] == "running" for one in services.values())
     assert "s3: healthy after" in started.stderr
 
-    os.kill(services["s3"]["pid"], 9)
+    kill(services["s3"]["pid"])
     asked = CliRunner().invoke(status, ["--json"])
     dead = {one["name"]: one["healthy"] for one in json.loads(asked.stdout)["services"]}
     assert (asked.exit_code, dead) == (1, {"prefect": True, "worker": True, "s3": False})

@@ -21,6 +21,7 @@ def taken() -> Iterator[int]:
     """A port at which this process listens."""
     with socket.socket() as listening:
         port = ports.choose(True, ())
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((ports.LOOPBACK, port))
         listening.listen()
         yield port

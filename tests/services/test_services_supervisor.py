@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from small_servers import processes_of
+from small_servers import kill, processes_of
 
 from afm_core.config import ConfigError
 from afm_core.services import Options, ServiceName, ServiceState, StartFailed, down, processes, status, up
@@ -37,7 +37,7 @@ def test_what_runs_stays_and_what_died_is_started_again(own_home: Path, small: d
     first = pids(own_home)
     assert pids(own_home) == first == {one.name: one.pid for one in up(own_home, Options(), [MLFLOW, S3], silent)}
 
-    os.kill(first[S3], 9)
+    kill(first[S3])
     dead = {one.name: one for one in status(own_home)}
     assert (dead[S3].state, dead[MLFLOW].state) == (ServiceState.DEAD, ServiceState.RUNNING)
     assert str(first[S3]) in dead[S3].problem
@@ -208,7 +208,7 @@ def test_postgres_is_not_exchanged_under_running_data(
     record = load_record(places)
     assert record is not None
     save_record(places, record.model_copy(update={"postgres": "me@db.example:5433"}))
-    os.kill(record.services[MLFLOW].pid, 9)
+    kill(record.services[MLFLOW].pid)
     with pytest.raises(ConfigError, match="give AFM_POSTGRES_URL again"):
         up(own_home, Options(), [MLFLOW], silent)
 
