@@ -137,7 +137,12 @@ def _show(services: "list[ServiceStatus]", as_json: bool) -> None:
 
 def _say_what_is_not_used() -> None:
     """The user's own environment wins; who wonders why reads it here."""
-    from afm_core.config.environment import own_choices
+    import os
 
+    from afm_core.config import home
+    from afm_core.config.environment import SERVICES_ENVIRONMENT, own_choices, read_services_environment
+
+    services = read_services_environment(home() / SERVICES_ENVIRONMENT)
     for name, variable in own_choices().items():
-        say(f"note: `afm` does not use this {name}, because {variable} is set in your environment")
+        if name in services and services[name].get(variable) != os.environ[variable]:
+            say(f"note: `afm` does not use this {name}, because {variable} is set in your environment")

@@ -149,7 +149,7 @@ def _mlflow_environment(setup: Setup) -> Variables:
 
 
 def _s3_command(setup: Setup) -> list[str]:
-    """Admin interface, WebDAV and table catalogues are off."""
+    """Admin pages, WebDAV and table catalogues are off."""
     beside = str(Path(sys.executable).parent / "weed")
     weed = beside if Path(beside).exists() else shutil.which("weed")
     if weed is None:
@@ -157,7 +157,7 @@ def _s3_command(setup: Setup) -> list[str]:
     command = [weed, "mini", f"-dir={setup.places.data(ServiceName.S3)}", f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}"]
     command += ["-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
     command += ["-master.telemetry=false", "-volume.preStopSeconds=0", f"-bucket={BUCKET}"]
-    names = {"s3": "s3", "s3-master": "master", "s3-volume": "volume", "s3-filer": "filer"}
+    names = {"s3": "s3", "s3-master": "master", "s3-volume": "volume", "s3-filer": "filer", "s3-admin": "admin"}
     return [*command, *(f"-{flag}.port={setup.ports[port]}" for port, flag in names.items())]
 
 
@@ -246,6 +246,7 @@ CATALOGUE: Mapping[ServiceName, Service] = {
                 "s3-master": Port(paired=True),
                 "s3-volume": Port(paired=True),
                 "s3-filer": Port(paired=True),
+                "s3-admin": Port(paired=True),
             },
         ),
         Service(
