@@ -1,11 +1,17 @@
 # Every target sets up what it needs: `make run` and `make test` work on a bare checkout with Python >= 3.11.
-.PHONY: run smoke test check unit integration install clean
+.PHONY: run smoke up down test check unit integration install clean
 
 run: install ## documents to a registered model, on this machine (profile laptop)
 	.venv/bin/afm run --profile laptop
 
 smoke: install ## the same road with a tiny random model: checks an installation in minutes
 	.venv/bin/afm run --profile smoke
+
+up: install ## Prefect, MLflow, S3 and Ray servers on this machine, see docs/services.md
+	.venv/bin/afm up
+
+down: install ## stop them
+	.venv/bin/afm down
 
 test: install check unit integration ## everything CI runs
 

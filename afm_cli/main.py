@@ -10,7 +10,8 @@ import traceback
 
 import click
 
-from afm_core.config.environment import silence_telemetry
+from afm_core.config import home
+from afm_core.config.environment import join_services, silence_telemetry
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("afm_cli.run:run", "Run the whole pipeline of a profile."),
@@ -25,9 +26,14 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "ask": ("afm_cli.ask:ask", "Ask a model one question, live, with its tools."),
     "serve": ("afm_cli.serve:serve", "Serve a model on an OpenAI-compatible endpoint, tools inside."),
     "runs": ("afm_cli.runs:runs", "List, compare, read, cancel and resume runs."),
+    "up": ("afm_cli.services:up", "Start the servers of this machine: Prefect, MLflow, S3, Ray and a worker."),
+    "down": ("afm_cli.services:down", "Stop the servers that `up` started; their data stays."),
+    "status": ("afm_cli.services:status", "Tell which servers run, where, and whether they are healthy."),
     "deploy": ("afm_cli.deploy:deploy", "Put deployments, limits and automations on a Prefect server."),
     "stage": ("afm_cli.stage:stage", "Run one stage in this process (used by `run`)."),
 }
+_SERVICES = ("up", "down", "status")
+"""They manage the servers; all other commands use them."""
 
 
 class _Commands(click.Group):
@@ -51,13 +57,16 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.version_option(package_name="chain-of-agents", prog_name="afm")
-def afm(debug: bool) -> None:
+@click.pass_context
+def afm(context: click.Context, debug: bool) -> None:
     """From documents to a registered agent foundation model.
 
     Example: afm run --profile smoke
     """
     if debug:
         os.environ["AFM_DEBUG"] = "1"
+    if context.invoked_subcommand not in _SERVICES:
+        join_services(home())
 
 
 def main() -> None:

@@ -1,15 +1,19 @@
-"""Quiet and lean libraries: no telemetry and no look-ups on a hub unless the user asked for them.
+"""The environment of this process and its children: quiet, lean libraries, and the services of `afm up`.
 
-Call `silence_telemetry()` before Prefect, Ray, MLflow, vLLM or transformers are imported: most read their
-switches once. Whatever the user has set is left alone, so `HF_HUB_OFFLINE=0 afm run ...` allows the hub
-again. Child processes inherit the switches.
+Call `silence_telemetry()` and `join_services()` before Prefect, Ray, MLflow, vLLM or transformers are imported: most
+read their variables once. Whatever the user has set is left alone, so `HF_HUB_OFFLINE=0 afm run ...` allows the hub
+again, and `PREFECT_API_URL=... afm run` reports to that server. Child processes inherit the variables.
 """
 
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
+
+from afm_core.config.errors import ConfigError
 
 QUIET = MappingProxyType(
     {
@@ -31,6 +35,29 @@ QUIET = MappingProxyType(
 )
 """Environment variable -> value that turns telemetry, hub look-ups and start-up noise off."""
 
+SERVICES_ENVIRONMENT = Path("services", "environment.json")
+"""Below `$AFM_HOME`: what a client of the running services needs. Mode 0600; `afm down` removes it."""
+
+OWN_CHOICES = MappingProxyType(
+    {
+        "prefect": ("PREFECT_API_URL",),
+        "mlflow": ("MLFLOW_TRACKING_URI",),
+        "s3": (
+            "AFM_STORE",
+            "AWS_ENDPOINT_URL",
+            "AWS_ENDPOINT_URL_S3",
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_SESSION_TOKEN",
+            "AWS_PROFILE",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+        ),
+        "ray": ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "AFM_RAY_DASHBOARD"),
+    }
+)
+"""Service -> variables of which any one, set by the user, says "I use another": credentials and addresses belong
+together, so that none of that service's variables is set then."""
+
 _UNUSED_IMPORTS = ("mlflow", "sklearn")
 _FOLLOWS_HUB = ("HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
@@ -42,6 +69,54 @@ def silence_telemetry() -> None:
     hub = os.environ.get("HF_HUB_OFFLINE")
     for name, value in QUIET.items():
         os.environ.setdefault(name, hub if hub is not None and name in _FOLLOWS_HUB else value)
+
+
+def join_services(home: Path) -> None:
+    """Use the services that `afm up` started for this home, if any: set their variables where the user set none.
+
+    Raises:
+        ConfigError: the file of their variables is damaged.
+    """
+    services = read_services_environment(home / SERVICES_ENVIRONMENT)
+    for name in services.keys() - own_choices().keys():
+        for variable, value in services[name].items():
+            os.environ.setdefault(variable, value)
+
+
+def own_choices() -> dict[str, str]:
+    """Service -> the variable by which the user has chosen another one."""
+    found = {name: [one for one in variables if os.environ.get(one)] for name, variables in OWN_CHOICES.items()}
+    return {name: variables[0] for name, variables in found.items() if variables}
+
+
+def read_services_environment(path: Path) -> Mapping[str, Mapping[str, str]]:
+    """Service -> its variables; nothing if no services run: no file, one of another home, or from before a reboot.
+
+    Raises:
+        ConfigError: the file is not what `afm up` writes.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path} ({error}); `afm up` writes it anew") from error
+    services = document.get("services") if isinstance(document, dict) else None
+    if not isinstance(services, dict) or not all(isinstance(one, dict) for one in services.values()):
+        raise ConfigError(f"{path} is not a file of `afm up`, which would write it anew")
+    if document.get("boot_id") != boot_id() or document.get("home") != str(path.parents[1]):
+        return {}
+    return services
+
+
+def boot_id() -> str:
+    """Names this boot of this machine: process numbers mean nothing beyond it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        import psutil
+
+        return f"{psutil.boot_time():.0f}"
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from afm_core.taskcraft.pool import (
 )
 from afm_core.taskcraft.protocol import TaskGenerator
 from afm_core.taskcraft.relations import RELATIONS, Kind, Relation
-from afm_core.taskcraft.rows import BadRow, GoodRow, NotTasks, read_rows
+from afm_core.taskcraft.rows import BadRow, GoodRow, NotTasks, generated_rows, read_rows
 from afm_core.taskcraft.select import Selection, select
 from afm_core.taskcraft.splits import plan_splits
 from afm_core.taskcraft.stages import build_corpus, corpus_documents, generate_tasks, make_tasks, task_metrics
@@ -61,6 +61,7 @@ __all__ = [
     "dealt",
     "find_version",
     "generate_tasks",
+    "generated_rows",
     "held_out_names",
     "ingested_figures",
     "make_tasks",

