@@ -13,7 +13,9 @@ from prefect import flow, get_run_logger
 
 import tasks as stage
 from afm_core.config import home, load_config
+from afm_core.data import tasks_from_table
 from afm_core.execution import RoadStage, known_to, private_scratch
+from afm_core.store import read_table
 from afm_core.taskcraft import generated_rows, publish_rows
 from flows.announce import announce
 from flows.parameters import Override, ProfileName, StageName
@@ -49,7 +51,7 @@ def generate_tasks(
         corpus = stage.corpus.submit(session)
         generated = stage.tasks.submit(session, corpus).result()
         with private_scratch(home() / "scratch") as scratch:
-            rows = generated_rows(read_tasks(session.store, generated))
+            rows = generated_rows(tasks_from_table(read_table(session.store.open(generated).path / "tasks.parquet")))
             known = known_to(own, session.store)
             published = publish_rows(session.store, pool, rows, known, own.pool.shares, scratch)
         added = len(published.admission.added)
