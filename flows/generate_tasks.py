@@ -2,8 +2,8 @@
 
     corpus ─► tasks ─► pool version ─► event afm.tasks.published ─► retrain
 
-What is generated differs from the profile's own tasks by its overrides (another seed, other counts): what the profile or
-the pool already has is no new task. Splits are the pool's business, so that no entity is on both sides.
+What is generated differs from the profile's own tasks by its overrides (another seed, other counts): what the profile
+or the pool already has is no new task. Splits are the pool's business, so that no entity is on both sides.
 """
 
 from pathlib import Path
