@@ -93,7 +93,7 @@ def test_the_whole_stack(afm: Afm, own_home: Path) -> None:
     assert record is not None
 
     listening = [c.laddr.ip for p in started for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
-    assert set(listening) == {"127.0.0.1"}
+    assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     secret = [variables["AWS_SECRET_ACCESS_KEY"], variables["RAY_AUTH_TOKEN"]]
     assert not any(word in " ".join(process.cmdline()) for process in started for word in secret)
     assert not any(word in Places(own_home).record.read_text() for word in secret)
