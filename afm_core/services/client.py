@@ -13,8 +13,8 @@ BUCKET = "artifacts"
 Variables = dict[str, str]
 
 RAY_ON_LOOPBACK = MappingProxyType({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
-"""On Linux Ray takes 127.0.0.1 for the machine's outer address and listens there, unless told that it is no cluster, the
-default on the systems in this name. Clients need it too, else they look for Ray at the outer address."""
+"""On Linux Ray takes 127.0.0.1 for the machine's outer address and listens there, unless told that it is no cluster, as
+on the systems in this name. Clients need it too, else they look for Ray at the outer address."""
 
 
 @dataclass(frozen=True)
