@@ -15,7 +15,7 @@ from afm_core.config import ConfigError, ExecutionConfig
 from afm_core.config.environment import QUIET, own_choices
 from afm_core.config.load import PROFILES
 from afm_core.services import health
-from afm_core.services.client import BUCKET, Credentials, Variables
+from afm_core.services.client import BUCKET, RAY_ON_LOOPBACK, Credentials, Variables
 from afm_core.services.ports import LOOPBACK
 from afm_core.services.postgres import Postgres
 from afm_core.services.state import Places, ServiceName
@@ -204,7 +204,7 @@ def _ray_environment(setup: Setup) -> Variables:
     joined = {name: value for name, value in _joined(setup).items() if not name.startswith("RAY_")}
     quiet = {name: value for name, value in QUIET.items() if name.startswith("RAY_")}
     access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": setup.credentials.ray_token, "RAY_worker_niceness": "0"}
-    return {**joined, **quiet, **access, "AFM_RAY_DASHBOARD": setup.url("ray-dashboard")}
+    return {**joined, **quiet, **access, **RAY_ON_LOOPBACK, "AFM_RAY_DASHBOARD": setup.url("ray-dashboard")}
 
 
 def _ray_check(setup: Setup) -> str | None:

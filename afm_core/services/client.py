@@ -4,12 +4,17 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from afm_core.config.environment import boot_id
 from afm_core.services.state import Places, ServiceName, write_private
 
 BUCKET = "artifacts"
 Variables = dict[str, str]
+
+RAY_ON_LOOPBACK = MappingProxyType({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
+"""On Linux Ray takes 127.0.0.1 for the machine's outer address and listens there, unless told that it is no cluster, as
+on the systems in this name. Clients need it too, else they look for Ray at the outer address."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ def variables_of(name: ServiceName, ports: Mapping[str, int], credentials: Crede
                 "RAY_ADDRESS": f"127.0.0.1:{ports['ray']}",
                 "RAY_AUTH_MODE": "token",
                 "RAY_AUTH_TOKEN": credentials.ray_token,
+                **RAY_ON_LOOPBACK,
                 "AFM_RAY_DASHBOARD": f"http://127.0.0.1:{ports['ray-dashboard']}",
             }
         case ServiceName.WORKER:

@@ -138,7 +138,7 @@ def _status(name: ServiceName, record: StackRecord, setup: Setup) -> ServiceStat
     )
 
 
-def _setup(places: Places, record: StackRecord, variables: Mapping[str, Variables], options: Options) -> Setup:
+def _setup(places: Places, record: StackRecord, variables: Mapping[str, Mapping[str, str]], options: Options) -> Setup:
     """What is needed to check the recorded servers."""
     ports = {port: number for one in record.services.values() for port, number in one.ports.items()}
     credentials, _ = credentials_of(variables)
@@ -224,9 +224,9 @@ class _Up:
         place, before = given.place if given else None, self._record.postgres
         if known and place and place != before:
             raise ConfigError(f"this stack keeps its data in {before or 'SQLite'}, not {place}: `afm down` first")
-        if known and before and not place and names & _ON_POSTGRES:
+        if known and before and not place and _ON_POSTGRES & set(names):
             raise ConfigError(f"this stack keeps its data in {before}: give {VARIABLE} again, no password is stored")
-        if given and set(names) & _ON_POSTGRES:
+        if given and _ON_POSTGRES & set(names):
             given.make_databases()
         return given
 
