@@ -80,7 +80,8 @@ def join_services(home: Path) -> None:
     services = read_services_environment(home / SERVICES_ENVIRONMENT)
     for name in services.keys() - own_choices().keys():
         for variable, value in services[name].items():
-            os.environ.setdefault(variable, value)
+            if not os.environ.get(variable):  # empty is unset, for those who read it
+                os.environ[variable] = value
 
 
 def own_choices() -> dict[str, str]:

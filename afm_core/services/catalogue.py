@@ -92,7 +92,8 @@ def _joined(setup: Setup) -> Variables:
     """The user's environment with the stack's variables where the user has chosen no other service."""
     chosen = own_choices()
     ours = {key: value for name, one in setup.joined.items() if name not in chosen for key, value in one.items()}
-    return {**QUIET, **ours, **os.environ, "AFM_HOME": str(setup.places.home)}
+    own = {name: value for name, value in os.environ.items() if value or name not in ours}
+    return {**QUIET, **ours, **own, "AFM_HOME": str(setup.places.home)}
 
 
 def _prefect_command(setup: Setup) -> list[str]:

@@ -80,6 +80,12 @@ def test_a_file_from_before_a_reboot_or_of_a_copied_home_is_ignored(
     assert joined(places.home, bare) == {}
 
 
+def test_an_empty_variable_is_no_choice(own_home: Path, bare: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    monkeypatch.setenv("AWS_PROFILE", "")
+    assert joined(own_home, bare) == bare
+
+
 def test_no_file_no_services(own_home: Path, bare: dict[str, str]) -> None:
     (own_home / SERVICES_ENVIRONMENT).unlink()
     assert joined(own_home, bare) == {}
