@@ -98,8 +98,8 @@ def run_flow(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
 
     # What fails is told in one line by `main`; Prefect's own account of it is in the Prefect run.
     if "AFM_DEBUG" not in os.environ:
-        for name in ("HANDLERS_CONSOLE", "INTERNAL"):
-            os.environ.setdefault(f"PREFECT_LOGGING_{name}_LEVEL", "CRITICAL")
+        for part in ("HANDLERS_CONSOLE", "INTERNAL"):
+            os.environ.setdefault(f"PREFECT_LOGGING_{part}_LEVEL", "CRITICAL")
         logging.raiseExceptions = False  # log lines that a server which is away does not get are no news
     stop_on_signals()
     run_id = parameters["run_id"]

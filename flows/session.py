@@ -1,6 +1,5 @@
 """From a flow's parameters to a run in progress, and, if it fails, to a page in the Prefect UI that says why."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ import httpx
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
 
 from afm_core.config import ConfigError, load_config
 from afm_core.execution import RoadStage, RunSession, StageFailed, new_run_id
@@ -32,9 +32,10 @@ class ServerGone(RuntimeError):
 
 def server_answers() -> bool:
     """Whether the Prefect server is there. What Prefect raises when it is not takes many forms."""
+    url = PREFECT_API_URL.value()
     try:
-        return httpx.get(f"{os.environ['PREFECT_API_URL']}/health", timeout=5).is_success
-    except (httpx.HTTPError, KeyError):
+        return url is None or httpx.get(f"{url}/health", timeout=5).is_success
+    except httpx.HTTPError:
         return False
 
 
