@@ -42,7 +42,7 @@ def _stage_task(*tags: str, run_name: str | None = None) -> Callable[[Callable[.
             retry_delay_seconds=exponential_backoff(backoff_factor=5),
             retry_jitter_factor=0.5,
             retry_condition_fn=_infrastructure_only,
-            tags=["stage", f"stage:{function.__name__}", *tags],
+            tags=["stage", *tags],
             task_run_name=run_name or function.__name__,
         )(function)
 

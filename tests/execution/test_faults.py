@@ -137,13 +137,13 @@ def test_kill_9_of_the_prefect_server_ends_the_run_in_one_line_and_the_rerun_con
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "afm_cli.main"]
     environment = {**os.environ, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_HOME": str(tmp_path)}
-    environment["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # by default Prefect asks again for more than two minutes
+    impatient = {**environment, "PREFECT_CLIENT_MAX_RETRIES": "1"}  # by default it asks for more than two minutes
     errors = tmp_path / "errors.log"
     with _prefect(tmp_path, port) as server:
         with errors.open("w") as log:
             process = subprocess.Popen(
                 [*command, "run", "--profile", "smoke", "--until", "teach", "--json"],
-                env=environment,
+                env=impatient,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
