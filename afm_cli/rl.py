@@ -163,7 +163,7 @@ def _execute(session: "RunSession", name: str, inputs: "dict[str, ArtifactRef]")
 
     def show(stage: str, event: Event) -> None:
         if isinstance(event, Progress):
-            console.progress(stage, event.done, event.total, event.message)
+            console.progress(stage, event.done, event.total, event.message, event.seconds_left)
         elif isinstance(event, Waiting):
             console.note(stage, f"waiting for {event.holder}")
 

@@ -1,5 +1,6 @@
 """`afm run`: the whole pipeline of a profile through Prefect, with or without a running server."""
 
+import logging
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,16 +97,24 @@ def run_flow(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     from flows.embedded import embedded_server, wait_until_healthy
 
     # What fails is told in one line by `main`; Prefect's own account of it is in the Prefect run.
-    os.environ.setdefault(
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR" if "AFM_DEBUG" in os.environ else "CRITICAL"
-    )
+    if "AFM_DEBUG" not in os.environ:
+        for part in ("HANDLERS_CONSOLE", "INTERNAL"):
+            os.environ.setdefault(f"PREFECT_LOGGING_{part}_LEVEL", "CRITICAL")
+        logging.raiseExceptions = False  # log lines that a server which is away does not get are no news
     stop_on_signals()
     run_id = parameters["run_id"]
     say(f"run {run_id} (profile {parameters['profile']}); records in {home() / 'runs' / run_id}")
     with embedded_server(home()):
+        import httpx
+
+        from flows.session import ServerGone
+
         flow = getattr(importlib.import_module(f"flows.{name}"), name)
         wait_until_healthy()
-        document: dict[str, Any] = flow(**parameters)
+        try:
+            document: dict[str, Any] = flow(**parameters)
+        except httpx.TransportError as error:  # Prefect could not even say how the flow ended
+            raise ServerGone(run_id, error) from error
     return document
 
 

@@ -1,15 +1,17 @@
 """`afm runs`: list, show, compare, read, cancel and resume runs from their records."""
 
-import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from afm_cli.common import emit, json_option, say
+from afm_cli.run_lines import at_work, known_statuses, link_lines, spend_line, summary
+from afm_cli.run_logs import LogReader
 
 if TYPE_CHECKING:
     from afm_core.execution import RunRecord
+
+_FOLLOW_SECONDS = 0.5
 
 
 @click.group()
@@ -21,45 +23,56 @@ def runs() -> None:
 
 
 @runs.command("ls")
+@click.option("--status", "statuses", multiple=True, metavar="STATUS", help="Only runs of this status; repeatable.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the newest so many.")
 @json_option
-def list_all(as_json: bool) -> None:
-    """List the runs of this home, newest first.
+def list_all(statuses: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """List the runs of this home, newest first; of a running one the stages at work and the time they still take.
 
-    Example: afm runs ls
+    \b
+    Examples:
+      afm runs ls
+      afm runs ls --status running --status died --limit 10
     """
     from afm_core.config import home
     from afm_core.execution import list_runs
 
-    records = list_runs(home())
+    wanted = known_statuses(statuses)
+    records = [one for one in list_runs(home()) if not wanted or one.status in wanted][:limit]
     if as_json:
-        emit([_summary(record) for record in records])
+        emit([summary(record) for record in records])
         return
     for record in records:
         line = f"{record.run_id}  {record.profile:<10} {record.status:<10} {record.seconds or 0:>8.1f} s"
-        click.echo(f"{line}  {len(record.stages)} stages")
+        click.echo("; ".join((f"{line}  {len(record.stages)} stages", *at_work(record))))
     if not records:
-        say(f"no runs in {home() / 'runs'}; start one with `afm run`")
+        say(f"no runs{' of that status' if wanted else ''} in {home() / 'runs'}; start one with `afm run`")
 
 
 @runs.command()
 @click.argument("run", default="last")
 @json_option
 def show(run: str, as_json: bool) -> None:
-    """Show one run: its stages, models and report.
+    """Show one run: its stages, models and report, what it cost, and where else it is seen.
 
     Example: afm runs show last
     """
+    from dataclasses import asdict
+
     from rich.console import Console
 
     from afm_core.config import home
     from afm_core.evaluation.report import result_table
-    from afm_core.execution import find_run
+    from afm_core.execution import find_run, spend_of
 
     record = find_run(home(), run).load()
     if as_json:
-        emit(record.model_dump(mode="json", exclude={"memory_series"}))
+        emit({**record.model_dump(mode="json", exclude={"memory_series"}), "spend": asdict(spend_of(record))})
         return
     Console().print(result_table(record.model_dump(mode="json")))
+    click.echo(f"status: {record.status}")
+    for line in (*at_work(record), spend_line(record), *link_lines(record)):
+        click.echo(line)
     if record.error:
         click.echo(f"error: {record.error}")
     if record.report:
@@ -94,41 +107,49 @@ def diff(first: str, second: str, as_json: bool) -> None:
 @runs.command()
 @click.argument("run", default="last")
 @click.argument("stage", required=False)
-def logs(run: str, stage: str | None) -> None:
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
+def logs(run: str, stage: str | None, follow: bool) -> None:
     """Print the log of a run's stage, or of all.
 
-    Example: afm runs logs last sft
+    \b
+    Examples:
+      afm runs logs last sft
+      afm runs logs last --follow
     """
-    from afm_core.config import ConfigError, home
-    from afm_core.execution import find_run
+    import time
+
+    from afm_core.config import home
+    from afm_core.execution import RunStatus, find_run
 
     directory = find_run(home(), run)
-    paths = sorted(directory.logs.glob("*.log"))
-    if stage is not None:
-        paths = [path for path in paths if path.stem == stage.replace(":", "-")]
-        if not paths:
-            known = ", ".join(path.stem for path in sorted(directory.logs.glob("*.log")))
-            raise ConfigError(f"run {directory.run_id} has no log of stage {stage!r}; there are: {known or 'none'}")
-    for path in paths:
-        click.echo(f"==> {path.stem} <==")
-        click.echo(path.read_text(encoding="utf-8", errors="replace"))
+    reader = LogReader(directory, stage)
+    while True:
+        running = directory.load().status is RunStatus.RUNNING
+        reader.print_new()
+        if not (follow and running):
+            break
+        time.sleep(_FOLLOW_SECONDS)
+    if not follow:
+        reader.require_something()
 
 
 @runs.command()
 @click.argument("run", default="last")
 def cancel(run: str) -> None:
-    """Stop a running run of this machine; what is sealed or committed stays.
+    """Stop a run, wherever it runs; what is sealed or committed stays.
+
+    A run of this machine is told directly, and stops its stages and Ray jobs. One that belongs to a Prefect server is
+    cancelled there (PREFECT_API_URL), so that the worker that has it stops it. Of a run that died, the Ray jobs that go
+    on are stopped.
 
     Example: afm runs cancel last
     """
-    from afm_core.config import ConfigError, home
-    from afm_core.execution import RunStatus, find_run
+    from afm_cli.cancel import cancel_run
+    from afm_core.config import home
+    from afm_core.execution import find_run
 
-    record = find_run(home(), run).load()
-    if record.status is not RunStatus.RUNNING or not _is_alive(record.pid, record.started):
-        raise ConfigError(f"run {record.run_id} is not running on this machine (status {record.status})")
-    os.kill(record.pid, signal.SIGTERM)
-    say(f"run {record.run_id} is stopping")
+    for line in cancel_run(find_run(home(), run).load()):
+        say(line)
 
 
 @runs.command()
@@ -171,12 +192,6 @@ def _unfinished_refresh(record: "RunRecord") -> tuple[str, ...]:
     return tuple(name for name in record.parameters.get("refresh", ()) if name not in done)
 
 
-def _summary(record: Any) -> dict[str, Any]:
-    return record.model_dump(
-        mode="json", include={"run_id", "profile", "status", "started", "seconds", "report", "pool", "champion"}
-    )
-
-
 def _differences(first: dict[str, Any], second: dict[str, Any]) -> list[dict[str, Any]]:
     left, right = _flat(first), _flat(second)
     keys = sorted(left.keys() | right.keys())
@@ -192,15 +207,3 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def _is_alive(pid: int, started: str) -> bool:
-    """Whether the recorded process still is that run: it exists and did not start after the run did."""
-    from datetime import datetime
-
-    import psutil
-
-    try:
-        return psutil.Process(pid).create_time() <= datetime.fromisoformat(started).timestamp() + 1
-    except psutil.Error:
-        return False

@@ -1,17 +1,19 @@
-"""The end of a run: its record, its report, and a result table in the Prefect UI."""
+"""The end of a run: its record, its report, and what the Prefect UI shows of it."""
 
 from typing import Any
 
 from prefect import task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from afm_core.evaluation import models_summary
 from afm_core.evaluation.report import collect, evaluated_models, render
-from afm_core.execution import RunRecord, RunSession, RunStatus, run_json
+from afm_core.execution import RunSession, RunStatus, run_json
+from afm_core.execution.pages import model_rows, sample_page, stage_rows
+from afm_core.tracking import run_page
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
+@task(cache_policy=NO_CACHE, persist_result=False, task_run_name="publish")
 def publish(session: RunSession, champion: dict[str, Any] | None = None) -> dict[str, Any]:
     """Fill the record, render the report, show both in the Prefect run; returns the run's JSON document.
 
@@ -19,6 +21,8 @@ def publish(session: RunSession, champion: dict[str, Any] | None = None) -> dict
     """
     record = session.record
     decision = next((one for one in record.stages if one.name == "register"), None)
+    page = run_page(session.config.tracking, record.run_id)
+    record.links.mlflow_run = page.id if page else None
     record = session.finish(
         status=RunStatus.COMPLETED,
         models=models_summary(evaluated_models(record.model_dump(mode="json"), session.store)),
@@ -27,21 +31,15 @@ def publish(session: RunSession, champion: dict[str, Any] | None = None) -> dict
         else {name: decision.metrics.get(name) for name in ("outcome", "champion", "version", "reason")},
         report=str(session.directory.report),
     )
-    session.directory.report.write_text(
-        render(collect(record.model_dump(mode="json"), session.store)), encoding="utf-8"
-    )
-    create_table_artifact(key="result", table=_rows(record), description=f"Run {record.run_id}")
-    create_markdown_artifact(key="report", markdown=f"Report of run `{record.run_id}`: `{record.report}`")
+    report = collect(record.model_dump(mode="json"), session.store)
+    session.directory.report.write_text(render(report), encoding="utf-8")
+    title = f"Run {record.run_id}"
+    create_table_artifact(key="stages", table=stage_rows(record.stages), description=title)
+    if record.models:
+        create_table_artifact(key="result", table=model_rows(record.models), description=f"{title}: accuracy")
+    if sample := sample_page(report.trajectories):
+        create_markdown_artifact(key="sample", markdown=sample, description=f"{title}: a few trajectories")
+    create_link_artifact(key="report", link=session.directory.report.as_uri(), link_text=record.report)
+    if page:
+        create_link_artifact(key="mlflow-run", link=page.url, link_text=f"MLflow run {page.id}")
     return run_json(record)
-
-
-def _rows(record: RunRecord) -> list[dict[str, Any]]:
-    return [
-        {
-            "stage": stage.name,
-            "cached": stage.cached,
-            "seconds": round(stage.seconds, 1),
-            "artifact": f"{stage.artifact.kind}:{stage.artifact.digest[:12]}",
-        }
-        for stage in record.stages
-    ]

@@ -5,7 +5,7 @@ import threading
 import time
 from typing import ClassVar
 
-from afm_core.execution import StageRecord
+from afm_core.execution import StageRecord, duration
 
 _QUIET_SECONDS = 10.0
 
@@ -28,9 +28,10 @@ class Console:
             cls._current = cls()
         return cls._current
 
-    def progress(self, stage: str, done: int, total: int, message: str) -> None:
-        """Show how far a stage is."""
-        text = f"  {stage:<18} {done:>6}/{total:<6} {message}"
+    def progress(self, stage: str, done: int, total: int, message: str, seconds_left: float | None = None) -> None:
+        """Show how far a stage is, and how long it still takes if that is known."""
+        left = "" if seconds_left is None else f"{duration(seconds_left)} left  "
+        text = f"  {stage:<18} {done:>6}/{total:<6} {left}{message}"
         with self._lock:
             if self._live:
                 sys.stderr.write(f"\r\x1b[K{text[:110]}")

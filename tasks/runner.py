@@ -5,16 +5,18 @@ Prefect's cache is off: the artifact store is the only truth. A stage found in t
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect import get_run_logger
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.artifacts import create_link_artifact, create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.runtime import task_run
 from prefect.states import Completed, Running, State
 
-from afm_core.execution import Event, Progress, RunSession, StageRecord, Waiting
+from afm_core.execution import Event, Progress, RunSession, StageRecord, Submitted, Waiting, duration
 from afm_core.store import ArtifactRef
 from tasks.console import Console
 
@@ -61,22 +63,30 @@ class _Reporter:
             if self._waiting:
                 self._waiting = False
                 self._set_state("Running", "")
-            self._console.progress(stage, event.done, event.total, event.message)
+            self._console.progress(stage, event.done, event.total, event.message, event.seconds_left)
             self._progress(stage, event)
+        elif isinstance(event, Submitted):
+            self._console.note(stage, f"Ray job {event.job}")
+            create_link_artifact(key=f"ray-job-{_key(stage)}", link=event.url, link_text=f"Ray job {event.job}")
 
     def finished(self, record: StageRecord) -> None:
         self._console.finished(record)
         if self._artifact is not None:
-            update_progress_artifact(self._artifact, progress=100.0)
+            with suppress(httpx.HTTPError):  # what is committed is committed, whether it can be shown or not
+                update_progress_artifact(self._artifact, progress=100.0)
 
     def _progress(self, stage: str, event: Progress) -> None:
         if time.monotonic() - self._last < PROGRESS_SECONDS:
             return
         self._last = time.monotonic()
         share = 100.0 * event.done / max(event.total, 1)
-        fields: dict[str, Any] = {"progress": share, "description": f"{stage}: {event.message}"}
+        left = "" if event.seconds_left is None else f", {duration(event.seconds_left)} left"
+        fields: dict[str, Any] = {
+            "progress": share,
+            "description": f"{stage}: {event.done}/{event.total}{left} {event.message}".rstrip(),
+        }
         if self._artifact is None:
-            created = create_progress_artifact(key=f"progress-{stage.replace(':', '-')}", **fields)
+            created = create_progress_artifact(key=f"progress-{_key(stage)}", **fields)
             assert isinstance(created, UUID)
             self._artifact = created
         else:
@@ -85,3 +95,8 @@ class _Reporter:
     def _set_state(self, name: str, message: str) -> None:
         with get_client(sync_client=True) as client:
             client.set_task_run_state(self._task_run_id, Running(name=name, message=message), force=True)
+
+
+def _key(stage: str) -> str:
+    """A stage's label as Prefect takes it in an artifact's key."""
+    return stage.replace(":", "-").replace("_", "-").lower()

@@ -29,17 +29,24 @@ async def _not_the_users_mistake(_task: object, _run: TaskRun, state: "State[Any
 
 
 def _stage_task(*tags: str, run_name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """A task with the house's settings: no Prefect cache, no stored result, two retries of infrastructure failures."""
-    return task(
-        cache_policy=NO_CACHE,
-        persist_result=False,
-        retries=2,
-        retry_delay_seconds=exponential_backoff(backoff_factor=5),
-        retry_jitter_factor=0.5,
-        retry_condition_fn=_infrastructure_only,
-        tags=["stage", *tags],
-        task_run_name=run_name,
-    )
+    """A task with the house's settings: no Prefect cache, no stored result, two retries of infrastructure failures.
+
+    Its run is called after the stage. Its tags say what it takes: limits are set on `stage`, `ray` and `gpu`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        return task(
+            cache_policy=NO_CACHE,
+            persist_result=False,
+            retries=2,
+            retry_delay_seconds=exponential_backoff(backoff_factor=5),
+            retry_jitter_factor=0.5,
+            retry_condition_fn=_infrastructure_only,
+            tags=["stage", *tags],
+            task_run_name=run_name or function.__name__,
+        )(function)
+
+    return decorate
 
 
 @_stage_task("cpu")
@@ -102,7 +109,13 @@ def evaluate(session: RunSession, variant: str, **inputs: Made) -> "State[Made]"
     return run_stage(session, "evaluate", inputs, variant)
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=exponential_backoff(5))
+@task(
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(5),
+    task_run_name="champion",
+)
 def champion(session: RunSession, challenger: Made) -> Champion | None:
     """The champion to beat: the registry's, or, where the challenger is that already, the one it beat."""
     if challenger is None:

@@ -250,9 +250,33 @@ class TrackingConfig(Section):
     experiment: str = Field(default="afm", json_schema_extra=NOT_IN_KEY)
 
 
-class ExecutionConfig(Section):
-    """How stages are run. `ray_address`: empty starts one local Ray per run. Seconds and bytes as named."""
+class Runner(StrEnum):
+    """Where a stage's process runs."""
 
+    PROCESS = "process"
+    """A child of the run's process, on this machine."""
+    RAY_JOB = "ray_job"
+    """A job of a Ray cluster, through its Jobs API."""
+
+
+class ExecutionConfig(Section):
+    """How stages are run. `ray_address`: empty starts one local Ray per run. Seconds and bytes as named.
+
+    For runner `ray_job`: `ray_dashboard` is the address of the cluster's dashboard (empty: $AFM_RAY_DASHBOARD);
+    `ray_working_dir` a directory or package URI that brings the code to the cluster (empty: it is installed there);
+    `ray_job_cpus` and `ray_job_gpus` what a stage's own process takes, beside the Ray workers it asks for;
+    `ray_job_stop_seconds` what a stage has to seal a checkpoint between SIGTERM and SIGKILL.
+    Prices are for the spend that `afm runs show` tells: of an hour of any stage, of a million sampled tokens.
+    """
+
+    runner: Runner = Field(default=Runner.PROCESS, json_schema_extra=NOT_IN_KEY)
+    ray_dashboard: str = Field(default="", json_schema_extra=NOT_IN_KEY)
+    ray_working_dir: str = Field(default="", json_schema_extra=NOT_IN_KEY)
+    ray_job_cpus: float = Field(default=0.0, ge=0, json_schema_extra=NOT_IN_KEY)
+    ray_job_gpus: float = Field(default=0.0, ge=0, json_schema_extra=NOT_IN_KEY)
+    ray_job_stop_seconds: Positive = Field(default=60, json_schema_extra=NOT_IN_KEY)
+    price_per_hour: float = Field(default=0.0, ge=0, json_schema_extra=NOT_IN_KEY)
+    price_per_million_tokens: float = Field(default=0.0, ge=0, json_schema_extra=NOT_IN_KEY)
     parallel_stages: Positive = Field(default=1, json_schema_extra=NOT_IN_KEY)
     stage_timeout_seconds: float = Field(default=7200.0, gt=0, json_schema_extra=NOT_IN_KEY)
     ray_address: str = Field(default="", json_schema_extra=NOT_IN_KEY)

@@ -1,15 +1,18 @@
 """Runs one stage as a fresh process, and keeps the record of a run. `afm stage` is the other end."""
 
-from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Waiting
+from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Submitted, Waiting
+from afm_core.execution.pace import duration
 from afm_core.execution.preflight import open_run_store, store_uri
-from afm_core.execution.process import StageFailed
 from afm_core.execution.profile_tasks import known_to
 from afm_core.execution.retraining import Retraining, plan_retraining
 from afm_core.execution.road import RoadStage, road_stage
+from afm_core.execution.runner import StageFailed
 from afm_core.execution.runs import (
     RunDirectory,
+    RunLinks,
     RunRecord,
     RunStatus,
+    StageProgress,
     StageRecord,
     find_run,
     list_runs,
@@ -18,6 +21,7 @@ from afm_core.execution.runs import (
 )
 from afm_core.execution.scratch import private_scratch
 from afm_core.execution.session import RunSession, is_retryable
+from afm_core.execution.spend import Spend, spend_of
 from afm_core.execution.stages import STAGES, Stage, key_of, stage_named
 
 __all__ = [
@@ -30,13 +34,18 @@ __all__ = [
     "Retraining",
     "RoadStage",
     "RunDirectory",
+    "RunLinks",
     "RunRecord",
     "RunSession",
     "RunStatus",
+    "Spend",
     "Stage",
     "StageFailed",
+    "StageProgress",
     "StageRecord",
+    "Submitted",
     "Waiting",
+    "duration",
     "find_run",
     "is_retryable",
     "key_of",
@@ -48,6 +57,7 @@ __all__ = [
     "private_scratch",
     "road_stage",
     "run_json",
+    "spend_of",
     "stage_named",
     "store_uri",
 ]

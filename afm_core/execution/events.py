@@ -34,12 +34,13 @@ class _Event(BaseModel):
 
 
 class Progress(_Event):
-    """How far the stage is."""
+    """How far the stage is. `seconds_left` is the run's estimate (the stage leaves it out), None while unknown."""
 
     event: Literal["progress"] = "progress"
     done: int
     total: int
     message: str = ""
+    seconds_left: float | None = None
 
 
 class Waiting(_Event):
@@ -47,6 +48,14 @@ class Waiting(_Event):
 
     event: Literal["waiting"] = "waiting"
     holder: str
+
+
+class Submitted(_Event):
+    """The stage is a Ray job; told by the run, not by the stage."""
+
+    event: Literal["submitted"] = "submitted"
+    job: str
+    url: str
 
 
 class Finished(_Event):
@@ -66,7 +75,7 @@ class Failed(_Event):
     message: str
 
 
-Event = Progress | Waiting | Finished | Failed
+Event = Progress | Waiting | Submitted | Finished | Failed
 
 
 class EventLine(BaseModel):

@@ -7,6 +7,7 @@ session ask here, so that a scheduled run is refused as early as one from the te
 import os
 
 from afm_core.config import RunConfig, home
+from afm_core.execution.ray_target import ray_target
 from afm_core.execution.stages import key_of
 from afm_core.store import StageSpec, Store, open_store
 from afm_core.tools import check_tools
@@ -17,9 +18,11 @@ def open_run_store(config: RunConfig, *, create: bool = True) -> Store:
     """The store of a run that may start; `create=False` (the plan) makes nothing.
 
     Raises:
-        ConfigError: an unusable store, an unknown tool, or a base model that is not in the store and cannot be had.
+        ConfigError: an unusable store, an unknown tool, a Ray cluster whose jobs would not reach the store, or a base
+            model that is not in the store and cannot be had.
     """
     check_tools(config.agent)
+    ray_target(config, store_uri(config))
     store = open_store(store_uri(config), home() / "cache", create=create)
     source = config.model.source
     if not is_made(source) and store.lookup(_base_key(config, store)) is None:

@@ -14,23 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from afm_core.config import ConfigError
-from afm_core.execution.events import Event, Failed, FailureKind, Finished, decode
+from afm_core.execution.events import Event, FailureKind, Finished, decode
+from afm_core.execution.runner import GRACE_SECONDS, StageFailed, stoppable, verdict
 
-GRACE_SECONDS = 20.0
 PARENT_PIPE = "AFM_PARENT_PIPE"
 """Set for a child whose standard input is the pipe of its parent."""
-
-_active: set["subprocess.Popen[str]"] = set()
-_active_lock = threading.Lock()
-
-
-class StageFailed(RuntimeError):
-    """A stage did not produce an artifact. `kind` says whether a retry makes sense."""
-
-    def __init__(self, message: str, kind: FailureKind) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 def run_process(
@@ -59,55 +47,48 @@ def run_process(
         env={**environment, PARENT_PIPE: "1"},
         start_new_session=True,
     )
-    with _active_lock:
-        _active.add(process)
     timer = threading.Timer(timeout_seconds, _stop, (process,))
     timer.start()
     started = time.monotonic()
     oom_before = _oom_kills()
-    last: list[Event] = []
+    final: Event | None = None
     try:
-        reader = threading.Thread(target=_read_logs, args=(process, log_path, on_log), daemon=True)
-        reader.start()
-        for event in _events(process):
-            last[:] = [event]
-            on_event(event)
-        code = process.wait()
-        reader.join(timeout=5)
+        with stoppable(lambda: _stop(process)):
+            reader = threading.Thread(target=_read_logs, args=(process, log_path, on_log), daemon=True)
+            reader.start()
+            for event in _events(process):
+                final = event
+                on_event(event)
+            code = process.wait()
+            reader.join(timeout=5)
     except BaseException:
         _stop(process)
         raise
     finally:
         timer.cancel()
-        with _active_lock:
-            _active.discard(process)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-    final = last[0] if last else None
-    if isinstance(final, Finished) and code == 0:
-        return final
     if time.monotonic() - started >= timeout_seconds:
-        raise StageFailed(f"stopped after its limit of {timeout_seconds:.0f} s; log: {log_path}", FailureKind.TIMEOUT)
-    if isinstance(final, Failed):
-        if final.kind is FailureKind.CONFIGURATION:
-            raise ConfigError(final.message)
-        raise StageFailed(f"{final.message} (log: {log_path})", final.kind)
-    raise StageFailed(f"{cause_of_death(code, _oom_kills() - oom_before)}; log: {log_path}", FailureKind.DIED)
-
-
-def stop_all() -> None:
-    """Stop every stage process of this process (a run that is cancelled or interrupted)."""
-    with _active_lock:
-        processes = list(_active)
-    for process in processes:
-        _stop(process)
+        limit = f"stopped after its limit of {timeout_seconds:.0f} s; log: {log_path}"
+        death = StageFailed(limit, FailureKind.TIMEOUT)
+    else:
+        told = f"{cause_of_death(code, _oom_kills() - oom_before)}; log: {log_path}"
+        death = StageFailed(told, FailureKind.DIED)
+    return verdict(final, code == 0, death, str(log_path))
 
 
 def cause_of_death(code: int, oom_kills: int = 0) -> str:
     """In words: exit code or signal, and the kernel's out-of-memory kills since the start, if any."""
-    if code < 0:
-        text = f"process killed by {signal.Signals(-code).name}"
-        return f"{text}; the kernel killed {oom_kills} process(es) for memory" if oom_kills > 0 else text
+    text = exit_words(code)
+    killed = code < 0 and oom_kills > 0
+    return f"{text}; the kernel killed {oom_kills} process(es) for memory" if killed else text
+
+
+def exit_words(code: int) -> str:
+    """An exit code in words: below 0 it is a signal, above 128 a signal that a shell tells of."""
+    number = -code if code < 0 else code - 128
+    if code < 0 or number in set(signal.Signals):
+        return f"process killed by {signal.Signals(number).name}"
     return f"process ended with exit code {code} without a result"
 
 

@@ -17,7 +17,7 @@ from afm_core.cluster import local_options
 from afm_core.config import ExecutionConfig
 from afm_core.execution.events import FailureKind
 from afm_core.execution.lifeline import die_with_parent
-from afm_core.execution.process import StageFailed
+from afm_core.execution.runner import StageFailed
 
 _START_SECONDS = 240.0
 _START_ATTEMPTS = 3

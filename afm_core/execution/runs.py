@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from afm_core.config import ConfigError
-from afm_core.store import ArtifactRef
+from afm_core.store import ArtifactRef, Process, gone
 
 
 class RunStatus(StrEnum):
@@ -24,6 +24,8 @@ class RunStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    DIED = "died"
+    """Its process is gone without a word. Nobody writes this: a reader sees it (see `RunDirectory.load`)."""
 
 
 class StageRecord(BaseModel):
@@ -40,8 +42,35 @@ class StageRecord(BaseModel):
     generation: int = 1
 
 
+class StageProgress(BaseModel):
+    """A stage at work: how far, for how many seconds so far, and how many it still takes (None: not known yet)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    done: int = 0
+    total: int = 0
+    message: str = ""
+    seconds: float = 0.0
+    seconds_left: float | None = None
+
+
+class RunLinks(BaseModel):
+    """Where else a run is seen: its Prefect flow run, its MLflow run, and the Ray job of each stage (label -> id)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    flow_run: str | None = None
+    mlflow_run: str | None = None
+    ray_dashboard: str | None = None
+    ray_jobs: dict[str, str] = Field(default_factory=dict)
+
+
 class RunRecord(BaseModel):
-    """A run. `models` and `champion` are filled at its end; `pool`: the version of a task pool that is trained for."""
+    """A run. `models` and `champion` are filled at its end; the JSON that scripts rely on is `run_json`.
+
+    `process` is the one that runs it; `progress` has the stages at work, by label; `pool` is the version of a task
+    pool that is trained for.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,6 +81,9 @@ class RunRecord(BaseModel):
     ended: str | None = None
     seconds: float | None = None
     pid: int
+    process: Process | None = None
+    links: RunLinks = Field(default_factory=RunLinks)
+    progress: dict[str, StageProgress] = Field(default_factory=dict)
     parameters: dict[str, Any] = Field(default_factory=dict)
     config: dict[str, Any] = Field(default_factory=dict)
     stages: list[StageRecord] = Field(default_factory=list)
@@ -64,9 +96,12 @@ class RunRecord(BaseModel):
     memory_series: list[tuple[float, int]] = Field(default_factory=list)
 
 
+_PRIVATE = {"config", "memory_series", "pid", "process", "progress", "parameters"}
+
+
 def run_json(record: RunRecord) -> dict[str, Any]:
     """The stable JSON form of a run (what `afm run --json` prints, also of one that failed)."""
-    fields = record.model_dump(mode="json", exclude={"config", "memory_series", "pid", "parameters"})
+    fields = record.model_dump(mode="json", exclude=_PRIVATE)
     fields["stages"] = [
         {name: stage[name] for name in ("name", "cached", "seconds", "artifact", "metrics")}
         for stage in fields["stages"]
@@ -105,6 +140,19 @@ class RunDirectory:
             ) from error
         return self
 
+    def log_of(self, label: str) -> Path:
+        """Where the log of a stage goes."""
+        return self.logs / f"{label.replace(':', '-')}.log"
+
+    def log_tail(self, label: str, size: int = 20_000) -> list[str]:
+        """The last lines of a stage's log, from at most `size` bytes; none without a log."""
+        try:
+            with self.log_of(label).open("rb") as stream:
+                stream.seek(max(0, stream.seek(0, os.SEEK_END) - size))
+                return stream.read().decode("utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+
     def save(self, record: RunRecord) -> None:
         """Replace the record atomically."""
         temporary = self.path / f".run.json.{os.getpid()}.{time.monotonic_ns()}"
@@ -112,9 +160,15 @@ class RunDirectory:
         temporary.replace(self.path / "run.json")
 
     def load(self) -> RunRecord:
-        """The saved record. Raises ConfigError if there is none or it is damaged."""
+        """The saved record; a run whose process is seen to be gone has died. A process on another host cannot be seen.
+
+        Raises ConfigError if there is none or it is damaged.
+        """
         try:
-            return RunRecord.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
+            record = RunRecord.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
+            if record.status is RunStatus.RUNNING and record.process is not None and gone(record.process):
+                record.status = RunStatus.DIED
+            return record
         except FileNotFoundError:
             raise ConfigError(f"no run {self.run_id!r}; `afm runs ls` lists them") from None
         except ValidationError as error:

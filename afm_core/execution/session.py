@@ -1,30 +1,32 @@
 """One run in progress: what its stages share (configuration, store, local Ray, memory sampler, metric replay).
 
 `RunSession.execute` is the whole road of one stage seen from the parent: look the key up in the store, else start a
-stage process and wait for its artifact. The Prefect tasks above are thin wrappers of it.
+stage process, here or as a Ray job, and wait for its artifact. The Prefect tasks above are thin wrappers of it.
 """
 
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from afm_core.config import RunConfig, home, resolved_json
-from afm_core.execution.events import Event, FailureKind
+from afm_core.execution.events import FailureKind, Finished, Submitted
 from afm_core.execution.memory import MemorySampler
+from afm_core.execution.observer import Listener, LogListener, Observer
 from afm_core.execution.preflight import open_run_store
-from afm_core.execution.process import StageFailed, run_process, stop_all
+from afm_core.execution.process import run_process
 from afm_core.execution.ray_head import LocalRay
+from afm_core.execution.ray_job import Reports, run_job
+from afm_core.execution.ray_target import ray_target
 from afm_core.execution.road import RoadStage, stages_until
-from afm_core.execution.runs import RunDirectory, RunRecord, RunStatus, StageRecord, now
+from afm_core.execution.runner import StageFailed, stop_all
+from afm_core.execution.runs import RunDirectory, RunRecord, RunStatus, StageProgress, StageRecord, now
 from afm_core.execution.scratch import sweep
 from afm_core.execution.stages import key_of, stage_named
-from afm_core.store import ArtifactRef, StageSpec, Store
+from afm_core.store import ArtifactRef, StageSpec, Store, StoreUnavailable, this_process
 from afm_core.tracking import MetricSpool, Replayer
-
-Listener = Callable[[str, Event], None]
-LogListener = Callable[[str, str], None]
 
 
 class RunSession:
@@ -44,15 +46,18 @@ class RunSession:
         self.home = home()
         self.refresh = frozenset(stage_named(name).name for name in refresh)
         self.store: Store = open_run_store(config)
+        self.target = ray_target(config, self.store.uri)
         self.directory = RunDirectory(self.home, run_id).create()
         self.record = RunRecord(
             run_id=run_id,
             profile=config.profile,
             started=now(),
             pid=os.getpid(),
+            process=this_process(),
             parameters=parameters or {},
             config=config.model_dump(mode="json"),
         )
+        self.record.links.ray_dashboard = self.target.dashboard if self.target else None
         self._ray = LocalRay(config.execution, self.directory.logs / "ray.log")
         self._memory = MemorySampler()
         self._replayer = Replayer(self.home / "spool", config.tracking, run_id)
@@ -80,6 +85,7 @@ class RunSession:
             self.record.error = "interrupted" if cancelled else str(error) or type(error).__name__
         elif self.record.status is RunStatus.RUNNING:
             self.record.status = RunStatus.COMPLETED
+        self.record.progress = {}
         self._stamp()
         self.directory.save(self.record)
         self._replayer.close()
@@ -150,22 +156,16 @@ class RunSession:
     def _start(self, label: str, spec: StageSpec, key: str, on_event: Listener, on_log: LogListener) -> StageRecord:
         generation = self._generations.get(key)
         spec = spec.model_copy(update={"generation": generation})
-        file_label = label.replace(":", "-")
-        spec_path = self.directory.specs / f"{file_label}.json"
-        spec_path.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
         started = time.monotonic()
         self._replayer.start()
+        log_path = self.directory.log_of(label)
+        observer = Observer(label, on_event, on_log, self._note_progress)
         try:
-            finished = run_process(
-                spec_path,
-                environment=self._environment(spec),
-                log_path=self.directory.logs / f"{file_label}.log",
-                timeout_seconds=self.config.execution.stage_timeout_seconds,
-                on_event=lambda event: on_event(label, event),
-                on_log=lambda line: on_log(label, line),
-            )
+            finished = self._run(label, spec, log_path, observer)
         except StageFailed as error:
-            raise StageFailed(f"stage {label}: {error}", error.kind) from error
+            raise StageFailed(f"stage {label}: {error}", error.kind, label) from error
+        finally:
+            self._note_progress(label, None)
         manifest = self.store.manifest(finished.ref)
         return StageRecord(
             name=label,
@@ -177,8 +177,50 @@ class RunSession:
             generation=manifest.generation,
         )
 
+    def _run(self, label: str, spec: StageSpec, log_path: Path, observer: Observer) -> Finished:
+        """The stage on the configured runner: the one place that chooses."""
+        spec_path = self.directory.specs / f"{label.replace(':', '-')}.json"
+        spec_path.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+        limit = self.config.execution.stage_timeout_seconds
+        if self.target is None:
+            return run_process(
+                spec_path,
+                environment=self._environment(spec),
+                log_path=log_path,
+                timeout_seconds=limit,
+                on_event=observer.event,
+                on_log=observer.log,
+            )
+        return run_job(
+            spec,
+            target=self.target,
+            store=self.store,
+            run_id=self.record.run_id,
+            label=label,
+            environment={"AFM_RUN_ID": self.record.run_id, **self.target.environment(self.config, self.home)},
+            timeout_seconds=limit,
+            reports=Reports(log_path, observer.event, observer.log, lambda job: self._note_job(label, job, observer)),
+        )
+
+    def _note_job(self, label: str, job: str, observer: Observer) -> None:
+        """Record a job before anything else, so that `afm runs cancel` finds it; refused when the run is closing."""
+        with self._lock:
+            self.record.links.ray_jobs[label] = job
+            self.directory.save(self.record)
+        assert self.target is not None
+        observer.event(Submitted(job=job, url=self.target.job_url(job)))
+        self._refuse_if_closing(label)
+
+    def _note_progress(self, label: str, progress: StageProgress | None) -> None:
+        with self._lock:
+            if progress is not None:
+                self.record.progress[label] = progress
+            elif self.record.progress.pop(label, None) is None:
+                return
+            self.directory.save(self.record)
+
     def _environment(self, spec: StageSpec) -> dict[str, str]:
-        """The child's environment. Secrets pass through it, never through the spec."""
+        """A local child's environment. Secrets pass through it, never through the spec."""
         environment = dict(os.environ)
         environment["AFM_RUN_ID"] = self.record.run_id
         environment["AFM_HOME"] = str(self.home)
@@ -216,6 +258,8 @@ class RunSession:
 
 def is_retryable(error: BaseException) -> bool:
     """Whether a retry may help: infrastructure, a died process or a time-out; never the user's mistake."""
+    if isinstance(error, StoreUnavailable):
+        return True
     return isinstance(error, StageFailed) and error.kind in {
         FailureKind.INFRASTRUCTURE,
         FailureKind.DIED,

@@ -12,7 +12,7 @@ from afm_core.store.claims import claimed
 from afm_core.store.crash import CRASH_POINTS, crash_point
 from afm_core.store.errors import ArtifactCorrupt, ArtifactMissing, LeaseHeld, StoreError, StoreUnavailable
 from afm_core.store.gc import Collection, Garbage
-from afm_core.store.lease import Holder, Timing
+from afm_core.store.lease import Holder, Process, Timing, gone, this_process
 from afm_core.store.manifests import content_digest, stage_key
 from afm_core.store.refs import ArtifactKind, ArtifactRef, FileEntry, Manifest
 from afm_core.store.s3 import require_credentials, s3_errors, s3_file_system
@@ -36,6 +36,7 @@ __all__ = [
     "LeaseHeld",
     "Lineage",
     "Manifest",
+    "Process",
     "Quarantined",
     "StageAttempt",
     "StageContext",
@@ -50,6 +51,7 @@ __all__ = [
     "claimed",
     "content_digest",
     "crash_point",
+    "gone",
     "hash_file",
     "open_backend",
     "open_store",
@@ -58,5 +60,6 @@ __all__ = [
     "s3_errors",
     "s3_file_system",
     "stage_key",
+    "this_process",
     "write_table",
 ]

@@ -5,6 +5,7 @@ Importing this room does not import MLflow (that takes seconds); the first repla
 """
 
 from afm_core.tracking.client import TrackingError, tracking_uri
+from afm_core.tracking.pages import RunPage, run_page
 from afm_core.tracking.registry import POOL_KNOWN_TAG, POOL_TAG, POOL_VERSION_TAG, Champion, Registry
 from afm_core.tracking.replay import ReplayReport, replay
 from afm_core.tracking.replayer import Replayer
@@ -19,7 +20,9 @@ __all__ = [
     "Registry",
     "ReplayReport",
     "Replayer",
+    "RunPage",
     "TrackingError",
     "replay",
+    "run_page",
     "tracking_uri",
 ]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from afm_cli.runs import runs
 from afm_core.config import ConfigError
 from afm_core.execution import RoadStage, RunDirectory, RunRecord, RunStatus, StageRecord
 from afm_core.execution.runs import now
-from afm_core.store import ArtifactKind, ArtifactRef
+from afm_core.store import ArtifactKind, ArtifactRef, Process, this_process
 
 REF = ArtifactRef(kind=ArtifactKind.CORPUS, digest="d", uri="u")
 
@@ -27,24 +28,84 @@ def saved(home: Path, **fields: Any) -> RunRecord:
     return record
 
 
-def call(*arguments: str) -> None:
+def call(*arguments: str) -> str:
     ended = CliRunner().invoke(runs, list(arguments), catch_exceptions=False)
     assert ended.exit_code == 0
+    return ended.output
+
+
+def test_the_list_shows_what_is_at_work_and_can_be_narrowed(own_home: Path) -> None:
+    saved(own_home, run_id="1-old", status="completed")
+    saved(own_home, run_id="2-died", process=replace(this_process(), pid=2**22 + 1))
+    work = {"sft": {"done": 3, "total": 9, "seconds_left": 240.0}}
+    saved(own_home, run_id="3-new", process=this_process(), progress=work)
+    assert "sft 3/9, 4 min left" in call("ls")
+    names = [one["run_id"] for one in json.loads(call("ls", "--json", "--status", "running", "--status", "died"))]
+    assert names == ["3-new", "2-died"]
+    (newest,) = json.loads(call("ls", "--json", "--limit", "1"))
+    assert newest["progress"]["sft"]["seconds_left"] == 240
+    with pytest.raises(ConfigError, match="'dead'; there are running, completed"):
+        call("ls", "--status", "dead")
+
+
+def test_a_run_shows_its_spend_and_where_else_it_is_seen(own_home: Path) -> None:
+    sft = StageRecord(name="sft", cached=False, seconds=3600, artifact=REF, metrics={"tokens": 12345})
+    links = {"flow_run": "f", "mlflow_run": "m", "ray_dashboard": "http://head", "ray_jobs": {"sft": "a-run-sft-1"}}
+    saved(own_home, status="completed", stages=[sft], links=links, config={"execution": {"price_per_hour": 2.5}})
+    shown = call("show", "last")
+    assert "spend: 60 min, 12,345 tokens trained, cost 2.50" in shown
+    assert "Ray job of sft: http://head/#/jobs/a-run-sft-1" in shown
+    assert json.loads(call("show", "last", "--json"))["spend"]["money"] == 2.5
+
+
+def test_logs_are_followed_to_the_end_of_the_run(own_home: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        saved(own_home, process=identity(process.pid))
+        logs = own_home / "runs" / "a-run" / "logs"
+        (logs / "sft.log").write_text("one\nhalf a li")
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "afm_cli.main", "runs", "logs", "last", "--follow"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert [follower.stdout.readline() for _ in range(2)] == ["==> sft <==\n", "one\n"]
+        (logs / "sft.log").write_text("one\nhalf a line\n")
+        assert follower.stdout.readline() == "half a line\n"
+        (logs / "rl.log").write_text("two\n")
+        assert [follower.stdout.readline() for _ in range(2)] == ["==> rl <==\n", "two\n"]
+        process.kill()
+        process.wait()
+        assert follower.communicate(timeout=30) == ("", None)
+
+
+def identity(pid: int) -> Process:
+    """Who a process of this machine is."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return replace(this_process(), pid=pid, started=stat.rpartition(")")[2].split()[19])
 
 
 def test_cancel_sends_sigterm_to_the_run(own_home: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        saved(own_home, pid=process.pid)
-        call("cancel", "last")
+        saved(own_home, process=identity(process.pid))
+        assert "has stopped" in call("cancel", "last")
         assert process.wait(timeout=20) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("fields", [{"status": "completed"}, {"started": "2001-01-01T00:00:00+00:00"}])
-def test_a_run_that_is_not_running_is_never_signalled(own_home: Path, fields: dict[str, str]) -> None:
-    """The second: its process number belongs to another process now."""
+@pytest.mark.parametrize(
+    ("status", "changed", "told"),
+    [
+        ("completed", {}, "is not running on this machine"),
+        ("running", {"started": "1"}, "it died, and left nothing"),  # its number belongs to another process now
+        ("running", {"host": "elsewhere"}, "runs on elsewhere: cancel it there"),
+    ],
+)
+def test_a_run_that_is_not_running_here_is_never_signalled(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, status: str, changed: dict[str, str], told: str
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with subprocess.Popen(["sleep", "60"]) as process:
-        saved(own_home, pid=process.pid, **fields)
-        with pytest.raises(ConfigError, match="is not running on this machine"):
+        saved(own_home, status=status, process=replace(identity(process.pid), **changed))
+        with pytest.raises(ConfigError, match=told):
             call("cancel", "last")
         assert process.poll() is None
         process.kill()

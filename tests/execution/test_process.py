@@ -43,6 +43,7 @@ def test_cause_of_death_names_signal_code_and_memory() -> None:
 def test_only_infrastructure_is_retried() -> None:
     assert is_retryable(StageFailed("x", FailureKind.DIED))
     assert is_retryable(StageFailed("x", classify(StoreUnavailable("down"))))
+    assert is_retryable(StoreUnavailable("down"))
     assert not is_retryable(StageFailed("x", classify(ValueError("bug"))))
     assert not is_retryable(ConfigError("typo"))
 

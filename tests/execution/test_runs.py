@@ -1,5 +1,6 @@
 """Run records: saved whole, found by prefix, damaged ones told."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from afm_core.config import ConfigError
 from afm_core.execution import RunDirectory, RunRecord, RunStatus, find_run, list_runs
 from afm_core.execution.runs import new_run_id, now
+from afm_core.store import Process, this_process
 
 
 def _saved(home: Path, run_id: str) -> RunRecord:
@@ -31,6 +33,34 @@ def test_a_run_is_found_by_unique_prefix_or_last(tmp_path: Path) -> None:
     for name in ("2026", "absent"):
         with pytest.raises(ConfigError, match="afm runs ls"):
             find_run(tmp_path, name)
+
+
+def _running(home: Path, process: Process | None) -> RunStatus:
+    record = RunRecord(run_id="r", profile="smoke", started=now(), pid=1, process=process)
+    RunDirectory(home, "r").create().save(record)
+    before = (home / "runs" / "r" / "run.json").read_bytes()
+    status = RunDirectory(home, "r").load().status
+    assert list_runs(home)[0].status is status
+    assert (home / "runs" / "r" / "run.json").read_bytes() == before
+    return status
+
+
+def test_a_run_whose_process_is_gone_has_died_and_one_that_cannot_be_seen_has_not(tmp_path: Path) -> None:
+    here = this_process()
+    assert _running(tmp_path, here) is RunStatus.RUNNING
+    assert _running(tmp_path, replace(here, started="0")) is RunStatus.DIED
+    assert _running(tmp_path, replace(here, pid=2**22 + 1)) is RunStatus.DIED
+    assert _running(tmp_path, replace(here, boot="before the last reboot", machine=here.machine)) is (
+        RunStatus.DIED if here.machine else RunStatus.RUNNING
+    )
+    assert _running(tmp_path, replace(here, host="elsewhere")) is RunStatus.RUNNING
+    assert _running(tmp_path, None) is RunStatus.RUNNING
+
+
+def test_a_run_that_ended_has_not_died(tmp_path: Path) -> None:
+    record = _saved(tmp_path, "20260101-000000-aaaa").model_copy(update={"process": replace(this_process(), pid=0)})
+    RunDirectory(tmp_path, record.run_id).save(record)
+    assert find_run(tmp_path, "last").load().status is RunStatus.COMPLETED
 
 
 def test_an_unwritable_home_is_told(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_run_that_ends_early_is_completed_with_a_report_and_without_a_champion
 
     monkeypatch.setenv("AFM_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("AFM_STORE", raising=False)
-    for name in ("create_table_artifact", "create_markdown_artifact"):
+    for name in ("create_table_artifact", "create_markdown_artifact", "create_link_artifact"):
         monkeypatch.setattr(flows.publish, name, lambda **_: None)
     parameters = {"until": "corpus"}
     with RunSession(load_config("smoke"), "r1", parameters=parameters, until=RoadStage.CORPUS) as session:

@@ -20,13 +20,16 @@ def _drop(questions: int) -> None:
 
 def test_a_version_stays_unannounced_while_the_server_is_away(own_home: Path, monkeypatch) -> None:
     from click.testing import CliRunner
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from afm_cli.tasks import tasks
 
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     monkeypatch.setattr("flows.announce._RECONNECTIONS", 0)
     (own_home.parent / "new.jsonl").write_text('{"question": "q", "answer": "a"}')
-    result = CliRunner().invoke(tasks, ["add", str(own_home.parent / "new.jsonl"), "--profile", "smoke", "--json"])
+    # Prefect reads its settings once: another test of this process may have imported it.
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        result = CliRunner().invoke(tasks, ["add", str(own_home.parent / "new.jsonl"), "--profile", "smoke", "--json"])
     assert (result.exit_code, json.loads(result.stdout)["announced"]) == (0, False)
     assert "was not told" in result.stderr
     store = open_store(str(home() / "store"), home() / "cache")
