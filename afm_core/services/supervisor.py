@@ -150,9 +150,8 @@ def _stop(record: StackRecord, names: Collection[ServiceName]) -> None:
     if record.boot_id != boot_id():
         return
     for wave in ({ServiceName.WORKER} & set(names), set(names) - {ServiceName.WORKER}):
-        leaders = [record.services[name].pid for name in wave if name in record.services]
-        grace = max((CATALOGUE[name].grace for name in wave), default=0.0)
-        left = processes.stop([f"{record.stack}/{name}" for name in wave], leaders, grace)
+        leaders = {record.services[name].pid: CATALOGUE[name].grace for name in wave if name in record.services}
+        left = processes.stop([f"{record.stack}/{name}" for name in wave], leaders)
         if left:
             raise RuntimeError(f"processes {', '.join(map(str, left))} of {', '.join(wave)} could not be ended")
 

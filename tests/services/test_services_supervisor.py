@@ -221,7 +221,7 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: p
     process = processes.launch(["python3", "-c", program], dict(os.environ), mark, tmp_path, log)
     while "ready" not in log.read_text():
         time.sleep(0.01)
-    assert processes.stop([mark], [process.pid], grace=0.1) == []
+    assert processes.stop([mark], {process.pid: 0.1}) == []
     assert process.wait(timeout=5) == -9
 
 
