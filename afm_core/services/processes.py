@@ -101,6 +101,18 @@ def stop(marks: Iterable[str], leaders: Mapping[int, float]) -> list[int]:
     return [process.pid for process in remaining]
 
 
+def stop_children(leader: int, mark: str, grace: float) -> None:
+    """Ask the children of a process that carries the mark to end, and give them time; the process itself runs on."""
+    import psutil
+
+    for process in members(mark):
+        if process.pid == leader:
+            with suppress(psutil.Error):
+                children = process.children()
+                _signal(children, signal.SIGTERM)
+                _wait(children, grace)
+
+
 def _signal(processes: "Sequence[psutil.Process]", number: signal.Signals) -> None:
     import psutil
 
