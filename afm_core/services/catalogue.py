@@ -250,6 +250,7 @@ CATALOGUE: Mapping[ServiceName, Service] = {
                 "s3-filer": Port(paired=True),
                 "s3-admin": Port(paired=True),
             },
+            grace=4.0,  # it waits 10 s and more for idle connections; what it has acknowledged outlives SIGKILL
         ),
         Service(
             ServiceName.RAY,

@@ -72,21 +72,23 @@ def members(mark: str) -> "list[psutil.Process]":
     return [process for process in found.values() if start_of(process.pid) is not None]
 
 
-def stop(marks: Iterable[str], leaders: Iterable[int], grace: float) -> list[int]:
+def stop(marks: Iterable[str], leaders: Mapping[int, float]) -> list[int]:
     """End all processes of these marks: their leaders are asked first, then the rest, then all are killed.
 
     Args:
-        leaders: process numbers that are signalled only if they carry one of the marks.
-        grace: seconds that the leaders have to end in order; what they leave behind has less.
+        leaders: process numbers, and the seconds that each has to end in order. They are signalled only if they carry
+            one of the marks. What they leave behind has less time.
 
     Returns:
         Process numbers that even SIGKILL did not end.
     """
-    marks, leaders = list(marks), set(leaders)
+    marks = list(marks)
     everyone = [process for mark in marks for process in members(mark)]
     asked = [process for process in everyone if process.pid in leaders]
     _signal(asked, signal.SIGTERM)
-    _wait(asked, grace)
+    begin = time.monotonic()
+    while any(start_of(one.pid) is not None and time.monotonic() - begin < leaders[one.pid] for one in asked):
+        time.sleep(0.05)
     left = [process for mark in marks for process in members(mark)]
     _signal(left, signal.SIGTERM)
     _wait(left, _REST_SECONDS)
@@ -97,6 +99,18 @@ def stop(marks: Iterable[str], leaders: Iterable[int], grace: float) -> list[int
         _signal(remaining, signal.SIGKILL)
         _wait(remaining, 1.0)
     return [process.pid for process in remaining]
+
+
+def stop_children(leader: int, mark: str, grace: float) -> None:
+    """Ask the children of a process that carries the mark to end, and give them time; the process itself runs on."""
+    import psutil
+
+    for process in members(mark):
+        if process.pid == leader:
+            with suppress(psutil.Error):
+                children = process.children()
+                _signal(children, signal.SIGTERM)
+                _wait(children, grace)
 
 
 def _signal(processes: "Sequence[psutil.Process]", number: signal.Signals) -> None:

@@ -146,13 +146,18 @@ def _setup(places: Places, record: StackRecord, variables: Mapping[str, Mapping[
 
 
 def _stop(record: StackRecord, names: Collection[ServiceName]) -> None:
-    """End these servers and all that descends from them; the worker before what its runs use."""
+    """End these servers and all that descends from them; the worker before what its runs use.
+
+    The worker would kill its runs at once: they are asked first, so that they can record that they were stopped.
+    """
     if record.boot_id != boot_id():
         return
+    if ServiceName.WORKER in names and (worker := record.services.get(ServiceName.WORKER)):
+        mark = f"{record.stack}/{ServiceName.WORKER}"
+        processes.stop_children(worker.pid, mark, CATALOGUE[ServiceName.WORKER].grace)
     for wave in ({ServiceName.WORKER} & set(names), set(names) - {ServiceName.WORKER}):
-        leaders = [record.services[name].pid for name in wave if name in record.services]
-        grace = max((CATALOGUE[name].grace for name in wave), default=0.0)
-        left = processes.stop([f"{record.stack}/{name}" for name in wave], leaders, grace)
+        leaders = {record.services[name].pid: CATALOGUE[name].grace for name in wave if name in record.services}
+        left = processes.stop([f"{record.stack}/{name}" for name in wave], leaders)
         if left:
             raise RuntimeError(f"processes {', '.join(map(str, left))} of {', '.join(wave)} could not be ended")
 

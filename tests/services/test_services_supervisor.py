@@ -120,6 +120,26 @@ def test_down_finds_what_left_the_session_and_nothing_of_others(
         other.kill()
 
 
+def test_runs_of_the_worker_may_end_in_order_before_the_worker_kills_them(
+    own_home: Path, tmp_path: Path, small: dict[ServiceName, str]
+) -> None:
+    record = tmp_path / "record"
+    run = (
+        f"import pathlib, signal, sys, time; record = pathlib.Path({str(record)!r});"
+        "signal.signal(15, lambda *_: (time.sleep(0.1), record.write_text('cancelled'), sys.exit()));"
+        "record.write_text('running'); time.sleep(60)"
+    )
+    worker = f"import signal, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {run!r}])\n"
+    kills = "signal.signal(15, lambda *_: (child.kill(), sys.exit()))\n"
+    small[WORKER] = worker + kills + small[WORKER]
+    up(own_home, Options(), [WORKER], silent)
+    while not record.exists() or record.read_text() != "running":
+        time.sleep(0.01)
+    down(own_home, silent)
+    assert record.read_text() == "cancelled"
+    assert processes_of(own_home) == []
+
+
 def test_a_record_of_another_boot_is_dead_and_its_numbers_mean_nothing(
     own_home: Path, places: Places, small: dict[ServiceName, str]
 ) -> None:
@@ -221,7 +241,7 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: p
     process = processes.launch(["python3", "-c", program], dict(os.environ), mark, tmp_path, log)
     while "ready" not in log.read_text():
         time.sleep(0.01)
-    assert processes.stop([mark], [process.pid], grace=0.1) == []
+    assert processes.stop([mark], {process.pid: 0.1}) == []
     assert process.wait(timeout=5) == -9
 
 
