@@ -6,6 +6,7 @@ another cluster if RAY_ADDRESS is set: both are mended here. Its token comes fro
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import threading
@@ -106,9 +107,8 @@ class Tail:
         """Begin."""
         self._thread.start()
 
-    def close(self, seconds: float = 0.0) -> None:
-        """Wait for the end of the log for at most `seconds`, then leave it."""
-        self._thread.join(seconds)
+    def close(self) -> None:
+        """Leave the log where it is."""
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
             self._loop.call_soon_threadsafe(self._leave)
@@ -141,6 +141,8 @@ class Tail:
 
 def _client(dashboard: str) -> "JobSubmissionClient":
     from ray.job_submission import JobSubmissionClient
+
+    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
 
     class Client(JobSubmissionClient):  # type: ignore[misc,unused-ignore]
         """Ray's, with a limit to every request."""

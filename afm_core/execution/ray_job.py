@@ -41,7 +41,6 @@ job's environment, so that it can be set for each job; the default is 3."""
 POLL_SECONDS = 0.5
 LOST_SECONDS = 60.0
 """How long a head that does not answer is asked before the attempt counts as lost."""
-_LOG_SECONDS = 10.0
 _RAY_SECONDS = 20.0
 """What Ray may take for its own part in stopping a job."""
 _MARK_METADATA = "afm.mark"
@@ -184,11 +183,10 @@ class _Watch:
                     started = started or time.monotonic()
                     if time.monotonic() - started >= timeout_seconds and self.timed_out is None:
                         self._time_out(timeout_seconds)
-            tail.close(_LOG_SECONDS)
-            self._read(tail, 0)
-            self._catch_up()
         finally:
             tail.close()
+        self._read(tail, 0)
+        self._catch_up()
         return info
 
     def stop(self) -> None:
