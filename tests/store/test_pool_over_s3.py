@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from afm_core.config import SplitShares
+from afm_core.config import ConfigError, SplitShares
 from afm_core.data import AgentTask
 from afm_core.store import Store
 from afm_core.taskcraft import (
@@ -70,3 +70,22 @@ def test_two_polls_at_once_take_every_file_in_once(store: Store, files: int) -> 
     assert sum(counts) == files
     assert store.backend.walk("incoming") == {}
     assert len(store.backend.walk("incoming-done")) == len(store.backend.walk("rejected")) == files
+
+
+@pytest.mark.integration
+def test_the_command_adds_a_file_of_a_bucket_to_a_pool_in_the_bucket(s3_environment: str) -> None:
+    from click.testing import CliRunner
+
+    from afm_cli.tasks import tasks
+    from afm_core.store import s3_file_system
+
+    files = s3_file_system("test")
+    files.pipe_file(f"{s3_environment}/new.jsonl", b'{"question": "q", "answer": "a"}\nbad\n')
+    where = ("--profile", "smoke", "--set", f"store.uri={s3_environment}/store", "--json")
+    result = CliRunner().invoke(tasks, ["add", f"{s3_environment}/new.jsonl", *where])
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["added"], document["rejected"], document["version"]) == (0, 1, 1, 1)
+    assert files.exists(f"{s3_environment}/store/pools/default/1.json")
+    absent = CliRunner().invoke(tasks, ["add", f"{s3_environment}/absent.jsonl", *where])
+    assert "absent.jsonl" in str(absent.exception)
+    assert isinstance(absent.exception, ConfigError)
