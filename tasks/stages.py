@@ -67,7 +67,7 @@ def pool(session: RunSession, corpus: Made, tasks: Made, **versions: Made) -> "S
     return run_stage(session, "pool", {"corpus": corpus, "tasks": tasks, **versions})
 
 
-@_stage_task("cpu")
+@_stage_task("cpu", run_name="teach {variant}")
 def teach(session: RunSession, corpus: Made, tasks: Made, variant: str = "", **additions: Made) -> "State[Made]":
     """Demonstrate the training tasks (of a pool's version: those that it added) with the teacher."""
     return run_stage(session, "teach", {"corpus": corpus, "tasks": tasks, **additions}, variant)
@@ -123,7 +123,13 @@ def champion(session: RunSession, challenger: Made) -> Champion | None:
     return Registry.of(session.config).opponent(challenger)
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=exponential_backoff(5))
+@task(
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(5),
+    task_run_name="champion",
+)
 def present_champion(session: RunSession) -> Champion | None:
     """The registry's champion."""
     return Registry.of(session.config).champion()
@@ -135,13 +141,14 @@ def present_champion(session: RunSession) -> Champion | None:
     retries=2,
     retry_delay_seconds=exponential_backoff(5),
     retry_condition_fn=_not_the_users_mistake,
+    task_run_name="what is new",
 )
 def growth(session: RunSession, pool: str, version: int | None) -> Retraining:
     """The pool's versions, the champion, and how much of the pool it knows."""
     return plan_retraining(session.store, Registry.of(session.config), pool, version)
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
+@task(cache_policy=NO_CACHE, persist_result=False, task_run_name="enough to decide on")
 def undecidable(session: RunSession, growth: Retraining, tasks: Made) -> dict[str, Any] | None:
     """What the gate would say of too few new tasks, before anything is trained; None if it can decide."""
     if tasks is None or "register" not in session.stages:
