@@ -278,6 +278,7 @@ CATALOGUE: Mapping[ServiceName, Service] = {
             ports={"worker": Port()},
             needs=(ServiceName.PREFECT,),
             joins=True,
+            grace=20.0,  # of its runs: they stop their stages and record that they were cancelled
         ),
     )
 }
