@@ -190,7 +190,7 @@ def test_a_cancelled_run_leaves_no_job_no_process_and_no_lease(stage: Stage, tmp
         raise KeyboardInterrupt
     worker.join(timeout=60)
     assert stage.state(job) == "STOPPED"
-    assert not psutil.pid_exists(holder.process.pid)
+    wait_for(lambda: not psutil.pid_exists(holder.process.pid), 20)  # Ray tells of the end as it sends the last signal
     assert gone(holder.process)
     assert stage.store.leases().dead(holder)
     assert isinstance(told[0], Submitted)
