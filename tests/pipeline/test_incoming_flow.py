@@ -45,11 +45,14 @@ def test_a_dropped_file_is_published_and_announced_once(own_home: Path, monkeypa
     for name in ("PREFECT_API_URL", "PREFECT_HOME"):
         monkeypatch.delenv(name, raising=False)
     with embedded_server(own_home):
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
         from flows.incoming import poll_incoming
 
         wait_until_healthy()
         _drop(5)
-        first, second = poll_incoming("smoke"), poll_incoming("smoke")
+        with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):
+            first, second = poll_incoming("smoke"), poll_incoming("smoke")
         assert [(one["version"], one["added"]) for one in first["files"]] == [(1, 5)]
         assert (first["announced"], second) == ([1], {"pool": "default", "files": [], "announced": []})
         events = _events(httpx.Client(base_url=os.environ["PREFECT_API_URL"]))
