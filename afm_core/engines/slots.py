@@ -11,7 +11,10 @@ The function is registered with transformers' attention interface under NAME, so
 interface works unchanged.
 """
 
+import math
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,8 +59,19 @@ class SlotCache:
 
     def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if self.device.type == "cpu" and dtype == torch.float32:
-            return torch.from_numpy(np.zeros(shape, dtype=np.float32))  # calloc: untouched pages cost nothing
+            return torch.from_numpy(_untouched(shape))
         return torch.zeros(shape, dtype=dtype, device=self.device)
+
+
+def _untouched(shape: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Zeros of which untouched pages cost nothing: small pages, for numpy's own zeros ask for pages of 2 MiB, of which
+    the beginning of every row would touch all.
+    """
+    memory = mmap.mmap(-1, math.prod(shape) * 4)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype=np.float32).reshape(shape)
 
 
 @dataclass(frozen=True)
