@@ -8,7 +8,7 @@ one."""
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Self
@@ -37,6 +37,8 @@ class Outcome(StrEnum):
     """The two sides did not answer the same tasks."""
     REFUSED_TOO_FEW = "refused_too_few"
     """There are too few new gate tasks to tell a win from chance."""
+    REFUSED_POOL = "refused_pool"
+    """The champion was trained for a task pool whose tasks the challenger was not asked."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,20 @@ def decide(challenger: Side, champion: Side, rules: RegistryConfig) -> Decision:
     paired = paired_of(challenger, champion)
     outcome, reason = _judge(challenger, champion, figures, paired, rules)
     return Decision(outcome, reason, *figures, paired, rules.minimum_gain, rules.maximum_unscored)
+
+
+def defended(decision: Decision, pool: str | None) -> Decision:
+    """The decision where the champion was trained for a task pool: who was not asked the pool's tasks cannot win.
+
+    pool: name and version, None for a champion of the plain road.
+    """
+    if pool is None or not decision.promoted:
+        return decision
+    reason = (
+        f"the champion was trained for the task pool {pool}, whose tasks this challenger was not asked "
+        f"(`afm retrain` asks them); on the others {decision.reason}"
+    )
+    return replace(decision, outcome=Outcome.REFUSED_POOL, reason=reason)
 
 
 def mcnemar_p_value(first_only: int, second_only: int) -> float:

@@ -44,6 +44,21 @@ def promote(context: StageContext, decision: Decision, grown: NewTasks | None = 
     return str(version)
 
 
+def champion_pool(context: StageContext) -> str | None:
+    """The task pool (name@version) that the champion of the comparison was trained for, None for the plain road.
+
+    Raises:
+        Exception: as `promote`.
+    """
+    from afm_core.tracking import Registry
+
+    present = Registry.of(parse_config(context.spec.config)).champion()
+    if present is None or present.ref.digest != context.inputs["champion"].ref.digest:
+        return None
+    pool = present.tags.get(POOL_TAG)
+    return f"{pool}@{present.tags.get(POOL_VERSION_TAG, '?')}" if pool else None
+
+
 def record_rejection(context: StageContext, decision: Decision, grown: NewTasks) -> str:
     """Register a challenger that was not promoted, with the reason and without the alias; returns the version.
 

@@ -25,10 +25,10 @@ from afm_core.data import (
     trajectories_table,
 )
 from afm_core.engines import Engine
-from afm_core.evaluation.gate import Decision, Outcome, Side, decide
+from afm_core.evaluation.gate import Decision, Outcome, Side, decide, defended
 from afm_core.evaluation.gate_retrained import decide_retrained
 from afm_core.evaluation.metrics import figures, summarise
-from afm_core.evaluation.promotion import promote, record_rejection
+from afm_core.evaluation.promotion import champion_pool, promote, record_rejection
 from afm_core.evaluation.protocols import Protocol, Trial, trials_of, variant_of
 from afm_core.evaluation.rows import EvaluationRow, row_of, rows_from_table, rows_table
 from afm_core.evaluation.runner import Runner
@@ -82,9 +82,10 @@ def register(context: StageContext) -> StageResult:
         for name in ("challenger", "champion")
     )
     grown = new_tasks(inputs["tasks"].path) if "tasks" in inputs else None
-    decision = (
-        decide_retrained(challenger, champion, rules, grown.tasks) if grown else decide(challenger, champion, rules)
-    )
+    if grown is not None:
+        decision = decide_retrained(challenger, champion, rules, grown.tasks)
+    else:
+        decision = defended(decide(challenger, champion, rules), champion_pool(context))
     version = _carry_out(context, decision, grown)
     text = json.dumps(decision.to_json(), indent=2, sort_keys=True)
     (context.output / "decision.json").write_text(text + "\n", encoding="utf-8")

@@ -167,7 +167,8 @@ class FakeRegistry:
     def champion(self):
         if self.alias is None:
             return None
-        return type("Champion", (), {"ref": self.versions[self.alias], "version": self.alias})()
+        fields = {"ref": self.versions[self.alias], "version": self.alias, "tags": self.tags.get(self.alias, {})}
+        return type("Champion", (), fields)()
 
     def register(self, ref, **keywords):
         known = [version for version, one in self.versions.items() if one.digest == ref.digest]

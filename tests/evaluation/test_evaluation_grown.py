@@ -73,3 +73,14 @@ def test_a_former_champion_that_is_rejected_keeps_what_it_tells_of_its_past(worl
     artifact, decision = decide_on(world, refs, "former")
     assert written == {"7": {"afm.outcome": "refused_too_few", "afm.reason": decision["reason"]}}
     assert (registry.versions, artifact.manifest.metrics["version"]) == ({}, "7")
+
+
+def test_the_plain_road_cannot_dethrone_a_champion_that_was_trained_for_a_pool(world, registry, monkeypatch):
+    refs = sides(world, monkeypatch)
+    pool = {"afm.pool": "default", "afm.pool.version": "2"}
+    registry.alias, registry.versions, registry.tags = "1", {"1": refs["champion"]}, {"1": pool}
+    artifact, decision = decide_on(world, refs, "plain")
+    assert decision["outcome"] == "refused_pool"
+    assert "default@2" in decision["reason"]
+    assert artifact.manifest.metrics["champion"] == refs["champion"].digest
+    assert registry.alias == "1"
