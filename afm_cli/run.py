@@ -104,13 +104,13 @@ def run_flow(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     stop_on_signals()
     run_id = parameters["run_id"]
     say(f"run {run_id} (profile {parameters['profile']}); records in {home() / 'runs' / run_id}")
-    with embedded_server(home()):
+    with embedded_server(home()) as ours:
         import httpx
 
         from flows.session import ServerGone
 
         flow = getattr(importlib.import_module(f"flows.{name}"), name)
-        wait_until_healthy()
+        wait_until_healthy(ours=ours)
         try:
             document: dict[str, Any] = flow(**parameters)
         except httpx.TransportError as error:  # Prefect could not even say how the flow ended

@@ -15,15 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _START_SECONDS = 180.0
+_GIVEN_SECONDS = 30.0
+"""A server that the user named should be there already; ours starts in this while."""
 _DRAIN_SECONDS = 10.0
 _IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "FOREMAN", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "TRIGGERS")
 
 
 @contextlib.contextmanager
-def embedded_server(home: Path) -> Iterator[None]:
-    """Provide PREFECT_API_URL for the block: the user's, or that of a server of our own on loopback."""
+def embedded_server(home: Path) -> Iterator[bool]:
+    """Provide PREFECT_API_URL for the block: the user's, or that of a server of our own (True) on loopback."""
     if os.environ.get("PREFECT_API_URL"):
-        yield
+        yield False
         return
     (home / "prefect").mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(home / "prefect"))
@@ -32,7 +34,7 @@ def embedded_server(home: Path) -> Iterator[None]:
     process = _start(port, log_path)
     os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
     try:
-        yield
+        yield True
     finally:
         _drain()
         os.environ.pop("PREFECT_API_URL", None)
@@ -45,18 +47,19 @@ def embedded_server(home: Path) -> Iterator[None]:
             process.wait()
 
 
-def wait_until_healthy() -> None:
-    """Block until PREFECT_API_URL answers. Raises RuntimeError naming the log's folder."""
+def wait_until_healthy(*, ours: bool) -> None:
+    """Block until PREFECT_API_URL answers. Raises RuntimeError telling where to look."""
     import httpx
 
     url = os.environ["PREFECT_API_URL"]
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + (_START_SECONDS if ours else _GIVEN_SECONDS)
     while time.monotonic() < deadline:
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"{url}/health", timeout=5).status_code == 200:
                 return
         time.sleep(0.1)
-    raise RuntimeError(f"no Prefect server answers at {url}; see {os.environ.get('PREFECT_HOME', '~/.prefect')}")
+    look = f"see {os.environ['PREFECT_HOME']}/server.log" if ours else "`afm status` tells if it is one of `afm up`"
+    raise RuntimeError(f"no Prefect server answers at {url}: {look}")
 
 
 def _drain() -> None:

@@ -44,12 +44,12 @@ def test_a_dropped_file_is_published_and_announced_once(own_home: Path, monkeypa
 
     for name in ("PREFECT_API_URL", "PREFECT_HOME"):
         monkeypatch.delenv(name, raising=False)
-    with embedded_server(own_home):
+    with embedded_server(own_home) as ours:
         from prefect.settings import PREFECT_API_URL, temporary_settings
 
         from flows.incoming import poll_incoming
 
-        wait_until_healthy()
+        wait_until_healthy(ours=ours)
         _drop(5)
         with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):
             first, second = poll_incoming("smoke"), poll_incoming("smoke")
