@@ -175,6 +175,7 @@ class RunSession:
             metrics=dict(finished.metrics),
             key=key,
             generation=manifest.generation,
+            timings=dict(finished.timings),
         )
 
     def _run(self, label: str, spec: StageSpec, log_path: Path, observer: Observer) -> Finished:

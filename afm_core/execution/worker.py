@@ -13,12 +13,14 @@ import platform
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import fsspec
+import psutil
 from pydantic import ValidationError
 
 from afm_core.config import ConfigError, RunConfig, home
@@ -127,6 +129,7 @@ def told(error: Exception) -> str:
 
 
 def _attempt(spec: StageSpec, write: EventWriter, stopping: threading.Event) -> Finished:
+    started = time.time() - psutil.Process().create_time()
     stage = stage_named(spec.stage)
     config = RunConfig.model_validate(spec.config)
     store = open_store(spec.store_uri, home() / "cache")
@@ -152,8 +155,14 @@ def _attempt(spec: StageSpec, write: EventWriter, stopping: threading.Event) -> 
     ):
         if attempt.committed is not None:
             return _finished(store, attempt.committed, cached=True)
-        result: StageResult = stage.load()(attempt)
-        return _finished(store, attempt.commit(result, _environment()), cached=False)
+        times = [time.monotonic()]
+        function = stage.load()
+        times.append(time.monotonic())
+        result: StageResult = function(attempt)
+        times.append(time.monotonic())
+        finished = _finished(store, attempt.commit(result, _environment()), cached=False)
+        timings = {"start": started, "imports": times[1] - times[0], "work": times[2] - times[1]}
+        return finished.model_copy(update={"timings": {name: round(value, 3) for name, value in timings.items()}})
 
 
 def _metrics(label: str, run_id: str) -> Callable[[Mapping[str, float], int], None]:
