@@ -166,7 +166,7 @@ def test_a_job_beyond_its_time_is_stopped(stage: Stage, tmp_path: Path) -> None:
         with pytest.raises(StageFailed, match="limit of 1 s") as caught:
             stage.start(seconds=1).result(timeout=90)
     assert caught.value.kind is FailureKind.TIMEOUT
-    assert stage.state(job_of(tmp_path)) == "STOPPED"
+    assert stage.state(job_of(tmp_path)) in ("STOPPED", "FAILED")  # by the run, or the job's own clock was first
     assert stage_process(job_of(tmp_path)) is None
 
 
