@@ -56,7 +56,7 @@ def generate_tasks(
             published = publish_rows(session.store, pool, rows, known, own.pool.shares, scratch)
         added = len(published.admission.added)
         version = published.head.version if published.head else None
-        session.record.pool = {"pool": pool, "version": version, "added": added}
+        session.record.pool = {"name": pool, "version": version, "added": added}
         get_run_logger().info("%d of %d generated tasks are new to the pool %s", added, len(rows), pool)
         announce(session.store, pool)
         return publish(session)
