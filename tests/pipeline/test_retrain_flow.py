@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flow_samples import without_prefect
 
 import flows.retrain
 import tasks
@@ -48,25 +49,7 @@ class FakeSession:
 
 @pytest.fixture(autouse=True)
 def _without_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run at once, in this thread; their functions are the real ones."""
-
-    class Task:
-        def __init__(self, task: Any) -> None:
-            self._function = task.fn
-
-        def submit(self, *arguments: Any, **named: Any) -> Any:
-            def given(value: Any) -> Any:
-                return value.result() if hasattr(value, "result") else value
-
-            made = self._function(*map(given, arguments), **{name: given(value) for name, value in named.items()})
-            value = getattr(made, "data", made)
-            return SimpleNamespace(result=lambda: value)
-
-    shown = {name: Task(getattr(tasks, name)) for name in tasks.__all__}
-    monkeypatch.setattr(flows.retrain, "stage", SimpleNamespace(**shown))
-    monkeypatch.setattr(flows.retrain, "publish", lambda session, champion=None: {"champion": champion})
-    monkeypatch.setattr(tasks.runner, "get_run_logger", lambda: None)
-    monkeypatch.setattr(tasks.runner, "task_run", SimpleNamespace(id="12345678123456781234567812345678"))
+    without_prefect(monkeypatch, flows.retrain, lambda session, champion=None: {"champion": champion})
 
 
 def run(
