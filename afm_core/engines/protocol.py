@@ -60,9 +60,9 @@ class Engine(Protocol):
 
     An engine may also offer `partial_text(request_id) -> str`, what a running request has produced so far (for live
     display), and `slots`, how many sessions it serves well at once. For training it may offer
-    `load_state(state, policy_version)`, new weights straight from tensors of this process, `rest()`, which frees
-    weights and caches until the next load, and `weights_digest`, which weights were loaded last (see
-    afm_core.engines.weights; "" if it does not know).
+    `load_state(state, policy_version, lent)`, new weights straight from tensors of this process (lent: they stay
+    unchanged until the engine rests, and need no copy), `rest()`, which frees weights and caches until the next load,
+    and `weights_digest`, which weights were loaded last (see afm_core.engines.weights; "" if it does not know).
     """
 
     tokenizer: Any

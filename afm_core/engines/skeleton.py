@@ -1,8 +1,8 @@
 """A model without weights, and weights put into it straight from tensors: no file between trainer and engine.
 
 The skeleton's parameters are allocated and never touched, which costs no memory on Linux; its buffers (rotary
-frequencies) are real, which they would not be on the meta device. `fill` copies: the trainer goes on changing its own
-tensors. Where linear layers are packed, the packed form is the copy.
+frequencies) are real, which they would not be on the meta device. `fill` copies unless the trainer lends its tensors:
+it goes on changing them. Where linear layers are packed, the packed form is the copy.
 """
 
 import ctypes
@@ -49,9 +49,12 @@ def check_state(model: Any, state: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} differs from {source}, but the model ties them")
 
 
-def fill(model: Any, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, pack: bool) -> None:
-    """Give a skeleton its weights, as copies on `device` in `dtype`; `pack`: linear layers in packed form.
+def fill(
+    model: Any, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, *, pack: bool, lent: bool
+) -> None:
+    """Give a skeleton its weights on `device` in `dtype`; `pack`: linear layers in packed form.
 
+    lent: tensors that need no conversion are used as they are, and must not change while the model is in use.
     `check_state` must have passed.
     """
     tied = model.all_tied_weights_keys.keys()
@@ -59,7 +62,7 @@ def fill(model: Any, state: Mapping[str, Tensor], device: torch.device, dtype: t
         {f"{name}.weight" for name, module in model.named_modules() if type(module) is nn.Linear} if pack else set()
     )
     values = {
-        name: tensor.detach().to(device, dtype, copy=name not in packed)
+        name: tensor.detach().to(device, dtype, copy=not lent and name not in packed)
         for name, tensor in state.items()
         if name not in tied
     }

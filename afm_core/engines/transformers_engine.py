@@ -164,16 +164,17 @@ class TransformersEngine:
         self._load(directory, policy_version)
         self.weights_digest = directory_digest(directory)
 
-    def load_state(self, state: Mapping[str, torch.Tensor], policy_version: str) -> None:
-        """Replace the weights by copies of tensors of this process, without a file; empty every cache.
+    def load_state(self, state: Mapping[str, torch.Tensor], policy_version: str, *, lent: bool = False) -> None:
+        """Replace the weights by tensors of this process, without a file; empty every cache.
 
+        They are copied, unless they are lent: then the caller leaves them unchanged until `rest` or the next load.
         Raises ValueError while a request is pending, and for another model's names or shapes: nothing has changed then.
         """
         self._check_idle()
         model = skeleton(self._directory, self._dtype)
         check_state(model, state)
         self.rest()
-        fill(model, state, self._device, self._dtype, pack=can_pack(self._device, self._dtype))
+        fill(model, state, self._device, self._dtype, pack=can_pack(self._device, self._dtype), lent=lent)
         self._use(model, policy_version)
         self.weights_digest = weights_digest(state)
 

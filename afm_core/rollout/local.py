@@ -32,6 +32,7 @@ _LOG = logging.getLogger(__name__)
 class LocalSampler:
     """See afm_core.rollout.sampler.Sampler. The engine belongs to the sampler, which closes it.
 
+    lent_weights: the trainer changes its weights only while the sampler rests, so the engine need not copy them all.
     Raises whatever the engine raises; an exception inside one episode ends that episode alone, as aborted.
     """
 
@@ -44,6 +45,7 @@ class LocalSampler:
         deterministic: bool = True,
         stall_seconds: float = 1800.0,
         simulated_tool_seconds: float = 0.0,
+        lent_weights: bool = False,
     ) -> None:
         self._engine = engine
         self._tools = delayed(tools, simulated_tool_seconds)
@@ -55,6 +57,7 @@ class LocalSampler:
         self._ended: list[tuple[str, Trajectory]] = []
         self._keys: set[str] = set()
         self._probes = itertools.count()
+        self._lent = lent_weights
         self.paused = False
 
     @property
@@ -72,7 +75,7 @@ class LocalSampler:
         self.pause()
         take = getattr(self._engine, "load_state", None)
         if take is not None:
-            take(weights.state(), weights.version)
+            take(weights.state(), weights.version, lent=self._lent)
         else:
             self._engine.load_weights(weights.directory(), weights.version)
         self.resume()

@@ -74,6 +74,20 @@ def test_weights_from_tensors_sample_like_weights_from_a_directory(tmp_path, tie
     assert engine.weights_digest == directory_digest(directory)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_lent_weights_sample_the_same_and_are_not_copied(tmp_path, tied):
+    directory = make_model(tmp_path, seed=4, tie_word_embeddings=tied, attention_bias=True)
+    engine = open_engine(CONFIG, directory, "v0", weights=False)
+    state = state_of(directory)
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    engine.load_state(state, "v1", lent=True)
+    assert generations(engine) == generations(open_engine(CONFIG, directory, "v1"))
+    assert engine.weights_digest == directory_digest(directory)
+    assert all(torch.equal(state[name], tensor) for name, tensor in before.items())
+    state["model.embed_tokens.weight"].zero_()
+    assert generations(engine) != generations(open_engine(CONFIG, directory, "v1"))  # its embedding is the lender's
+
+
 def test_an_engine_without_weights_knows_its_model_but_serves_nothing(tiny_directory):
     whole, empty = open_engine(CONFIG, tiny_directory, "v"), open_engine(CONFIG, tiny_directory, "v", weights=False)
     assert (empty.max_length, empty.slots, len(empty.tokenizer)) == (

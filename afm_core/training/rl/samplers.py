@@ -33,6 +33,7 @@ def open_sampler(config: RunConfig, policy: Path, version: str, documents: Path,
         deterministic=config.rollout.deterministic,
         stall_seconds=config.rollout.stall_seconds,
         simulated_tool_seconds=config.rollout.simulated_tool_seconds,
+        lent_weights=not config.rl.maximum_staleness,  # then the loop lets it rest before every update
     )
 
 

@@ -102,7 +102,7 @@ def test_verl_7495_an_update_that_changed_no_exported_weight_is_an_error(sampler
 def test_verl_7495_an_update_that_does_not_reach_the_engine_is_an_error(sampler, engine, trainer, monkeypatch):
     version = sync(sampler, trainer).version
     trainer.update()
-    monkeypatch.setattr(engine, "load_state", lambda state, policy_version: None)
+    monkeypatch.setattr(engine, "load_state", lambda state, policy_version, lent: None)
     with pytest.raises(SyncError, match=f"loaded weights {version[:12]}, the trainer has"):
         sync(sampler, trainer, version)
 
@@ -115,7 +115,7 @@ def test_trl_5312_an_engine_that_wakes_with_old_weights_is_an_error(sampler, eng
     trainer.update()
     load = engine.load_state
 
-    def wake(state, policy_version):
+    def wake(state, policy_version, lent):
         load(old, policy_version)
         engine.weights_digest = policy_version
 
