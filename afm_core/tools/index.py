@@ -16,12 +16,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import bm25s
 import numpy as np
 
+from afm_core.config.environment import lean_imports
 from afm_core.data import Document
 from afm_core.tools.text import sentences, without_title, words
+
+if TYPE_CHECKING:
+    import bm25s
 
 INDEX_VERSION = "1"
 _TITLE_LIFT = 1000.0
@@ -121,11 +125,11 @@ class SentenceIndex:
                 found.extend(self._by_title.get(tuple(asked[start:end]), ()))
         return sorted(set(found))
 
-    def _open(self, cache: Path) -> bm25s.BM25:
+    def _open(self, cache: Path) -> "bm25s.BM25":
         place = cache / f"bm25-{_digest(self.documents)}"
         if not place.is_dir():
             _build([words(text) for text in self._indexed_texts()], place)
-        return bm25s.BM25.load(str(place), mmap=True)
+        return _library().BM25.load(str(place), mmap=True)
 
     def _indexed_texts(self) -> list[str]:
         return [f"{self.documents[owner].title} {sentence}" for owner, sentence in self._units]
@@ -136,8 +140,15 @@ def _sentences(document: Document) -> list[str]:
     return [document.text[start:end] for start, end in spans]
 
 
+def _library() -> Any:
+    """bm25s, imported by those who search, and without its unused compiler: 70 MB less there, 95 MB elsewhere."""
+    with lean_imports(("numba",)):
+        import bm25s
+    return bm25s
+
+
 def _digest(documents: Sequence[Document]) -> str:
-    content = hashlib.sha256(f"{INDEX_VERSION} {bm25s.__version__}".encode())
+    content = hashlib.sha256(f"{INDEX_VERSION} {_library().__version__}".encode())
     for document in documents:
         content.update(f"\0{document.id}\0{document.title}\0{document.sha256}".encode())
     return content.hexdigest()[:16]
@@ -147,7 +158,7 @@ def _build(texts: list[list[str]], place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
-        index = bm25s.BM25(k1=1.2, b=0.5)
+        index = _library().BM25(k1=1.2, b=0.5)
         index.index([text or [""] for text in texts], show_progress=False)
         index.save(str(work), show_progress=False)
         os.rename(work, place)
