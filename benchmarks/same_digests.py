@@ -11,6 +11,7 @@ JSON, and exits with 1 if any differs or if both nodes were not there.
 import argparse
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -56,8 +57,9 @@ def node(*flags: str, log: Path) -> "subprocess.Popen[bytes]":
 
 def alive(dashboard: str) -> int:
     """How many nodes are alive, by the dashboard; 0 while it does not answer."""
+    access = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
     try:
-        answer = httpx.get(f"{dashboard}/api/v0/nodes", timeout=5).json()
+        answer = httpx.get(f"{dashboard}/api/v0/nodes", timeout=5, headers=access).json()
     except (httpx.HTTPError, ValueError):
         return 0
     nodes = answer.get("data", {}).get("result", {}).get("result", [])
@@ -123,6 +125,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("same_digests.json"))
     arguments = parser.parse_args()
     home = arguments.home.resolve()
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     for name in ("embedded", "services"):
         (home / name).mkdir(parents=True, exist_ok=True)
     embedded = stages(afm(home / "embedded", "run", "--profile", "smoke"))
