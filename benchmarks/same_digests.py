@@ -50,7 +50,13 @@ def free_port() -> int:
 
 def node(*flags: str, log: Path) -> "subprocess.Popen[bytes]":
     """One node of the cluster, in a session of its own."""
-    common = ("--node-ip-address=127.0.0.1", f"--num-cpus={CPUS_A_NODE}", "--object-store-memory=120000000")
+    common = (
+        "--node-ip-address=127.0.0.1",
+        f"--num-cpus={CPUS_A_NODE}",
+        "--object-store-memory=120000000",
+        f"--dashboard-agent-listen-port={free_port()}",  # Ray's default would serve one node a machine
+        f"--metrics-export-port={free_port()}",
+    )
     with log.open("wb") as stream:
         return subprocess.Popen([*RAY, *common, *flags], stdout=stream, stderr=stream, start_new_session=True)
 
