@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def node(*flags: str, log: Path) -> "subprocess.Popen[bytes]":
+def node(variables: Mapping[str, str], *flags: str, log: Path) -> "subprocess.Popen[bytes]":
     """One node of the cluster, in a session of its own."""
+    environment = {**os.environ, **variables}
     common = (
         "--node-ip-address=127.0.0.1",
         f"--num-cpus={CPUS_A_NODE}",
@@ -58,7 +59,9 @@ def node(*flags: str, log: Path) -> "subprocess.Popen[bytes]":
         f"--metrics-export-port={free_port()}",
     )
     with log.open("wb") as stream:
-        return subprocess.Popen([*RAY, *common, *flags], stdout=stream, stderr=stream, start_new_session=True)
+        return subprocess.Popen(
+            [*RAY, *common, *flags], stdout=stream, stderr=stream, start_new_session=True, env=environment
+        )
 
 
 def alive(dashboard: str) -> int:
@@ -73,11 +76,12 @@ def alive(dashboard: str) -> int:
 
 
 @contextmanager
-def two_nodes(home: Path) -> Iterator[tuple[str, str]]:
-    """(address, dashboard) of a cluster of two nodes, gone afterwards."""
+def two_nodes(home: Path, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(address, dashboard) of a cluster of two nodes with these environment variables, gone afterwards."""
     port, dashboard_port = free_port(), free_port()
     address, dashboard = f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard_port}"
     head = node(
+        variables,
         "--head",
         f"--port={port}",
         f"--dashboard-port={dashboard_port}",
@@ -88,7 +92,7 @@ def two_nodes(home: Path) -> Iterator[tuple[str, str]]:
     nodes = [head]
     try:
         wait_for(lambda: alive(dashboard) >= 1, "Ray's head")
-        nodes.append(node(f"--address={address}", log=home / "second.log"))
+        nodes.append(node(variables, f"--address={address}", log=home / "second.log"))
         wait_for(lambda: alive(dashboard) >= len(nodes), "Ray's second node")
         yield address, dashboard
     finally:
@@ -113,15 +117,19 @@ def stages(document: dict[str, Any]) -> dict[str, str]:
 
 
 def on_services(home: Path) -> tuple[dict[str, str], int]:
-    """The stages' digests of a run on the services and the cluster, and how many nodes were alive at its end."""
-    with two_nodes(home) as (address, dashboard):
-        ray = {"RAY_ADDRESS": address, "AFM_RAY_DASHBOARD": dashboard}
-        afm(home, "up", **ray)
-        try:
+    """The stages' digests of a run on the services and the cluster, and how many nodes were alive at its end.
+
+    A job takes the addresses and secrets of the services from the cluster's own environment.
+    """
+    afm(home, "up")
+    try:
+        services = {name: value for name, value in afm(home, "status", "--env").items() if "RAY" not in name}
+        with two_nodes(home, services) as (address, dashboard):
+            ray = {"RAY_ADDRESS": address, "AFM_RAY_DASHBOARD": dashboard}
             document = afm(home, "run", "--profile", "smoke", "--set", "execution.runner=ray_job", **ray)
             return stages(document), alive(dashboard)
-        finally:
-            afm(home, "down", **ray)
+    finally:
+        afm(home, "down")
 
 
 def main() -> int:
