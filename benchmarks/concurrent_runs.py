@@ -18,17 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from afm_command import AFM, afm
 
 IDENTICAL, DISTINCT, LIMIT = 4, 4, 2
-AFM = (sys.executable, "-m", "afm_cli.main")
-
-
-def afm(*arguments: str) -> Any:
-    """The JSON document of an afm command that must succeed."""
-    result = subprocess.run([*AFM, *arguments, "--json"], stdout=subprocess.PIPE, text=True, check=False)
-    if result.returncode != 0:
-        raise RuntimeError(f"afm {' '.join(arguments)} ended with {result.returncode}")
-    return json.loads(result.stdout)
 
 
 def start(overrides: Sequence[str], log: Path) -> "subprocess.Popen[str]":

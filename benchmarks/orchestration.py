@@ -10,24 +10,13 @@ imports, and the stage's function. Prints a table, writes JSON.
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-
-AFM = (sys.executable, "-m", "afm_cli.main")
-
-
-def afm(*arguments: str) -> Any:
-    """The JSON document of an afm command that must succeed."""
-    result = subprocess.run([*AFM, *arguments, "--json"], stdout=subprocess.PIPE, text=True, check=False)
-    if result.returncode != 0:
-        raise RuntimeError(f"afm {' '.join(arguments)} ended with {result.returncode}")
-    return json.loads(result.stdout)
+from afm_command import afm
 
 
 def task_seconds(api: str, flow_run: str) -> dict[str, float]:

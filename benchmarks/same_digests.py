@@ -23,22 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from afm_command import afm
 
-AFM = (sys.executable, "-m", "afm_cli.main")
 RAY = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats")
 CPUS_A_NODE = 2
 START_SECONDS = 120
-
-
-def afm(home: Path, *arguments: str, **variables: str) -> Any:
-    """The JSON document of an afm command that must succeed."""
-    environment = {**os.environ, "AFM_HOME": str(home), **variables}
-    result = subprocess.run(
-        [*AFM, *arguments, "--json"], stdout=subprocess.PIPE, text=True, check=False, env=environment
-    )
-    if result.returncode != 0:
-        raise RuntimeError(f"afm {' '.join(arguments)} ended with {result.returncode}")
-    return json.loads(result.stdout)
 
 
 def free_port() -> int:
@@ -121,15 +110,16 @@ def on_services(home: Path) -> tuple[dict[str, str], int]:
 
     A job takes the addresses and secrets of the services from the cluster's own environment.
     """
-    afm(home, "up")
+    own = {"AFM_HOME": str(home)}
+    afm("up", **own)
     try:
-        services = {name: value for name, value in afm(home, "status", "--env").items() if "RAY" not in name}
+        services = {name: value for name, value in afm("status", "--env", **own).items() if "RAY" not in name}
         with two_nodes(home, services) as (address, dashboard):
-            ray = {"RAY_ADDRESS": address, "AFM_RAY_DASHBOARD": dashboard}
-            document = afm(home, "run", "--profile", "smoke", "--set", "execution.runner=ray_job", **ray)
+            cluster = {"RAY_ADDRESS": address, "AFM_RAY_DASHBOARD": dashboard}
+            document = afm("run", "--profile", "smoke", "--set", "execution.runner=ray_job", **own, **cluster)
             return stages(document), alive(dashboard)
     finally:
-        afm(home, "down")
+        afm("down", **own)
 
 
 def main() -> int:
@@ -142,7 +132,7 @@ def main() -> int:
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     for name in ("embedded", "services"):
         (home / name).mkdir(parents=True, exist_ok=True)
-    embedded = stages(afm(home / "embedded", "run", "--profile", "smoke"))
+    embedded = stages(afm("run", "--profile", "smoke", AFM_HOME=str(home / "embedded")))
     services, nodes = on_services(home / "services")
     names = list(dict.fromkeys([*embedded, *services]))
     same = {name: embedded.get(name) == services.get(name) for name in names}

@@ -133,4 +133,4 @@ def lean_imports(unused: Sequence[str] = _UNUSED_IMPORTS) -> Iterator[None]:
         yield
     finally:
         for name in hidden:
-            del sys.modules[name]
+            sys.modules.pop(name, None)  # another thread may have been here

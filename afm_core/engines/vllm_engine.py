@@ -211,8 +211,8 @@ def _without_llvmlite() -> Iterator[None]:
     """Hide llvmlite's library object while vLLM starts.
 
     On a CPU vLLM 0.32 looks for kernels in every imported module, and that object answers any attribute, `__dict__`
-    too, with a function of its own: vLLM then fails with "'_lib_fn_wrapper' object has no attribute 'get'". The search
-    tool imports it (bm25s, numba).
+    too, with a function of its own: vLLM then fails with "'_lib_fn_wrapper' object has no attribute 'get'". Whatever
+    uses numba imports it.
     """
     module = sys.modules.pop(_LLVMLITE, None)
     try:

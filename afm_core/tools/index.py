@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,7 @@ def _sentences(document: Document) -> list[str]:
     return [document.text[start:end] for start, end in spans]
 
 
+@cache
 def _library() -> Any:
     """bm25s, imported by those who search, and without its unused compiler: 70 MB less there, 95 MB elsewhere."""
     with lean_imports(("numba",)):
