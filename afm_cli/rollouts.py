@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from afm_core.data import Trajectory
     from afm_core.store import Store
 
-_TABLES = ("trajectories.parquet", "rejected.parquet")
+_TABLE = "trajectories.parquet"
 _EXPERIENCE = "experience.parquet"
 
 
@@ -28,9 +28,9 @@ def tables_in(place: str, store: Callable[[], "Store"]) -> list[Path]:
             raise ConfigError(f"no file, directory or artifact {place!r}")
         opened = store()
         path = opened.open(opened.find(place)).path
-    found = sorted(file for name in _TABLES for file in path.rglob(name))
+    found = sorted(path.rglob(_TABLE))
     if not found:
-        raise ConfigError(f"{place} holds no trajectories ({' or '.join(_TABLES)})")
+        raise ConfigError(f"{place} holds no trajectories ({_TABLE})")
     return found
 
 
@@ -40,7 +40,7 @@ def tables_of_store(store: "Store") -> Iterator[list[Path]]:
 
     for kind in (ArtifactKind.TRAJECTORIES, ArtifactKind.EVALUATION, ArtifactKind.MODEL):
         paths = [store.open(store.ref(manifest)).path for manifest in store.ls(kind)]
-        yield [file for path in paths for name in _TABLES for file in sorted(path.rglob(name))]
+        yield [file for path in paths for file in sorted(path.rglob(_TABLE))]
 
 
 def matching(identity: str, file: Path) -> "list[Trajectory]":

@@ -229,7 +229,7 @@ def _file_of(source: str, store_uri: str) -> tuple[Path, Path]:
     from afm_core.store import ArtifactKind
 
     file = Path(source)
-    if file.exists() or file.suffix:
+    if file.exists() or file.suffix or "/" in source:
         return file, file
     store = open_configured_store(store_uri)
     artifact = store.open(store.find(source, ArtifactKind.TRAJECTORIES))

@@ -15,10 +15,13 @@ from afm_cli.run import run
 from afm_cli.runs import runs
 from afm_cli.trajectories import trajectories
 from afm_core.config import ConfigError
+from afm_core.curation.reasons import Rejection, RejectReason
+from afm_core.curation.stages import rejected_table
+from afm_core.data import trajectories_table
 from afm_core.execution import RoadStage, RunDirectory, RunRecord, RunSession, StageRecord, list_runs
 from afm_core.execution.rl_inputs import rl_inputs
 from afm_core.execution.runs import now
-from afm_core.store import ArtifactKind, Store, open_store
+from afm_core.store import ArtifactKind, Store, open_store, write_table
 
 
 @pytest.fixture
@@ -218,6 +221,22 @@ def test_rollouts_are_found_in_a_model_and_after_demonstrations_in_the_store(sto
         assert json.loads(invoke(trajectories, "show", "aa", *arguments, "--json"))["file"] == str(place)
     with pytest.raises(ConfigError, match="means 2 trajectories"):
         invoke(trajectories, "show", "task")
+
+
+def test_what_curation_rejected_does_not_hide_the_trajectories_beside_it(store: Store) -> None:
+    def fill(output: Path) -> None:
+        write_table(trajectories_table([samples.rollout("aaaa")]), output / "trajectories.parquet")
+        write_table(rejected_table([Rejection("bbbb", RejectReason.WRONG_ANSWER, "")]), output / "rejected.parquet")
+
+    curated = samples.commit(store, "curate", ArtifactKind.TRAJECTORIES, fill)
+    for place in ([], ["--in", f"trajectories:{curated.digest[:8]}"]):
+        assert json.loads(invoke(trajectories, "show", "aaaa", *place, "--json"))["id"] == "aaaa"
+    assert [row["id"] for row in json.loads(invoke(trajectories, "ls", curated.digest, "--json"))] == ["aaaa"]
+
+
+def test_a_file_that_is_not_there_is_told_as_one(store: Store) -> None:
+    with pytest.raises(ConfigError, match="/nope: no such file"):
+        invoke(trajectories, "validate", "/nope", "--grammar", "web")
 
 
 def test_the_trajectories_of_a_place_are_listed(store: Store, tmp_path: Path) -> None:
