@@ -8,7 +8,9 @@ from afm_cli.common import emit, json_option
 @click.command()
 @click.option("--profile", help="The profile of every deployment; default: what prefect.yaml says.")
 @click.option("--pool", default="local", show_default=True, help="The work pool that runs them: local or ray.")
-@click.option("--limit", "limits", multiple=True, metavar="TAG=N", help="Stages with TAG that run at once; repeatable.")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="NAME=N", help="Stages that take of NAME and run at once; repeatable."
+)
 @click.option("--no-schedules", is_flag=True, help="Deploy with every cron schedule switched off.")
 @json_option
 def deploy(profile: str | None, pool: str, limits: tuple[str, ...], no_schedules: bool, as_json: bool) -> None:
@@ -34,7 +36,7 @@ def deploy(profile: str | None, pool: str, limits: tuple[str, ...], no_schedules
     click.echo(f"on {deployed.url}:")
     for title, names in (
         ("work pools", deployed.pools),
-        ("limits", [f"{tag}={number}" for tag, number in deployed.limits.items()]),
+        ("limits", [f"{name}={number}" for name, number in deployed.limits.items()]),
         ("deployments", deployed.deployments),
         ("automations", deployed.automations),
     ):
@@ -49,8 +51,8 @@ def _limits(texts: tuple[str, ...]) -> dict[str, int]:
 
     limits = {}
     for text in texts:
-        tag, _, number = text.partition("=")
+        name, _, number = text.partition("=")
         if not number.isdigit():
-            raise ConfigError(f"--limit {text!r}: write TAG=N, e.g. gpu=8")
-        limits[tag] = int(number)
+            raise ConfigError(f"--limit {text!r}: write NAME=N, e.g. gpu=8")
+        limits[name] = int(number)
     return limits

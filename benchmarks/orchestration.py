@@ -3,8 +3,8 @@
     python benchmarks/orchestration.py --home /big/disk/orchestration
 
 Starts the stack of `afm up` in a home of its own, runs the smoke profile once and again (all cached), and stops the
-stack. A stage's overhead is the duration of its Prefect task run less what its process says of itself: interpreter and
-imports, and the stage's function. Prints a table, writes JSON.
+stack. A stage's overhead is the duration of its Prefect task run less the wait for its turn (stages run one by one) and
+less what its process says of itself: interpreter and imports, and the stage's function. Prints a table, writes JSON.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def task_seconds(api: str, flow_run: str) -> dict[str, float]:
         f"{api}/task_runs/filter", json={"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200}, timeout=60
     ).json()
     return {
-        one["name"]: (
+        one["name"].strip(): (
             datetime.fromisoformat(one["end_time"]) - datetime.fromisoformat(one["start_time"])
         ).total_seconds()
         for one in found
@@ -34,12 +34,12 @@ def task_seconds(api: str, flow_run: str) -> dict[str, float]:
 
 
 def stage_rows(api: str, run: str, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a stage: seconds of the task, of the process's start and imports, of the work, and the rest."""
+    """A row a stage: seconds of the task after its wait, of the process's start and imports, of the work, the rest."""
     tasks = task_seconds(api, record["links"]["flow_run"])
     rows = []
     for stage in record["stages"]:
         name = stage["name"].replace(":", " ", 1).strip()
-        seconds = tasks.get(name, tasks.get(f"{name} ", stage["seconds"]))
+        seconds = tasks[name] - stage["queued"]
         timings = stage["timings"]
         imports = timings.get("start", 0.0) + timings.get("imports", 0.0)
         work = timings.get("work", 0.0)

@@ -27,7 +27,7 @@ FOLDER = ROOT / "deployments"
 
 @dataclass(frozen=True)
 class Deployed:
-    """What the server has now, by name; `limits` are task tags and how many tasks with it run at once."""
+    """What the server has now, by name; `limits` say how many stages that take it run at once."""
 
     url: str
     pools: tuple[str, ...]
@@ -42,7 +42,7 @@ def deploy(profile: str | None, pool: str, limits: Mapping[str, int], schedules:
     Args:
         profile: the profile of every deployment; None keeps what prefect.yaml says.
         pool: the work pool that runs them, one of deployments/work_pools.
-        limits: task tag -> number, over deployments/limits.yaml.
+        limits: limit -> number, over deployments/limits.yaml.
         schedules: whether cron schedules are active.
 
     Raises:
@@ -57,13 +57,13 @@ def deploy(profile: str | None, pool: str, limits: Mapping[str, int], schedules:
     pools = work_pools()
     if pool not in pools:
         raise ConfigError(f"no work pool {pool!r} in {FOLDER / 'work_pools'}; there are {', '.join(pools)}")
-    wanted = tag_limits(limits)
+    wanted = stage_limits(limits)
     document = prefect_document(profile, pool, schedules)
     with get_client(sync_client=True) as client:
         for settings in pools.values():
             _create_pool(client, settings)
-        for tag, limit in wanted.items():
-            client.create_concurrency_limit(tag=tag, concurrency_limit=limit)
+        for name, limit in wanted.items():
+            client.upsert_global_concurrency_limit_by_name(name, limit)
         _deploy(document)
         names = tuple(_automate(client, path) for path in sorted((FOLDER / "automations").glob("*.yaml")))
     deployments = tuple(f"{_flow_name(one)}/{one['name']}" for one in document["deployments"])
@@ -76,14 +76,14 @@ def work_pools() -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in found}
 
 
-def tag_limits(changes: Mapping[str, int]) -> dict[str, int]:
-    """The shipped limits with changes. Raises ConfigError for an unknown tag or a number below 1."""
+def stage_limits(changes: Mapping[str, int]) -> dict[str, int]:
+    """The shipped limits with changes. Raises ConfigError for an unknown limit or a number below 1."""
     limits: dict[str, int] = read_yaml(FOLDER / "limits.yaml")
-    for tag, number in changes.items():
-        if tag not in limits:
-            raise ConfigError(f"no stage has the tag {tag!r}; limits are for {', '.join(limits)}")
+    for name, number in changes.items():
+        if name not in limits:
+            raise ConfigError(f"no stage takes of a limit {name!r}; limits are {', '.join(limits)}")
         if number < 1:
-            raise ConfigError(f"limit {tag}={number}: at least 1, or nothing would ever run")
+            raise ConfigError(f"limit {name}={number}: at least 1, or nothing would ever run")
     return {**limits, **changes}
 
 

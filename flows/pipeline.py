@@ -16,7 +16,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 import tasks as stage
 from afm_core.execution import RoadStage
 from flows.parameters import Override, ProfileName, StageName
-from flows.publish import publish
+from flows.publish import prepare, publish
 from flows.session import open_session
 
 
@@ -67,6 +67,7 @@ def pipeline(
         reference = stage.evaluate.submit(session, "reference", **held_out)
         finished(corpus, tasks, demonstrations, curated, base, sft, selected, rl)
         finished(rl_scores, sft_scores, base_scores, reference)
+        prepare()
 
         challenger, challenger_scores = (rl, rl_scores) if rl.result() else (sft, sft_scores)
         champion = stage.champion.submit(session, challenger).result()

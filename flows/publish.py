@@ -1,5 +1,7 @@
 """The end of a run: its record, its report, and what the Prefect UI shows of it."""
 
+import importlib
+import threading
 from typing import Any
 
 from prefect import task
@@ -11,6 +13,14 @@ from afm_core.evaluation.report import collect, evaluated_models, render
 from afm_core.execution import RunSession, RunStatus, run_json
 from afm_core.execution.pages import model_rows, sample_page, stage_rows
 from afm_core.tracking import run_page
+
+
+def prepare() -> None:
+    """Import what a report reads tokenizers with (over a second) while a run's last tasks wait for their servers.
+
+    Not earlier: a run's process should be small while its model trains.
+    """
+    threading.Thread(target=importlib.import_module, args=("transformers",), daemon=True).start()
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="publish")

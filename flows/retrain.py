@@ -17,7 +17,7 @@ import tasks as stage
 from afm_core.execution import RoadStage
 from flows.parameters import Override, ProfileName, StageName
 from flows.pipeline import finished
-from flows.publish import publish
+from flows.publish import prepare, publish
 from flows.session import open_session
 
 
@@ -86,6 +86,7 @@ def retrain(
             rival = champion.ref
             rival_scores = stage.evaluate.submit(session, "champion", model=rival, **held_out)
         finished(challenger_scores, rival_scores)
+        prepare()
         decision = stage.register.submit(session, challenger, challenger_scores, rival, rival_scores, tasks=tasks)
         finished(decision)
 

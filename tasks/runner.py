@@ -19,6 +19,7 @@ from prefect.states import Completed, Running, State
 from afm_core.execution import Event, Progress, RunSession, StageRecord, Submitted, Waiting, duration
 from afm_core.store import ArtifactRef
 from tasks.console import Console
+from tasks.limits import limits_of, turn
 
 PROGRESS_SECONDS = 5.0
 
@@ -34,8 +35,16 @@ def run_stage(
     if name not in session.stages or len(made) < len(inputs):
         return Completed(name="Skipped", message=f"this run ends with {session.until}", data=None)
     logger = get_run_logger()
-    reporter = _Reporter(UUID(str(task_run.id)), Console.current())
-    record = session.execute(name, made, variant, on_event=reporter.event, on_log=lambda stage, line: logger.info(line))
+    run = UUID(str(task_run.id))
+    reporter = _Reporter(run, Console.current())
+    record = session.execute(
+        name,
+        made,
+        variant,
+        turn=lambda label: turn(name, run, lambda waiting: reporter.queued(label, name, waiting)),
+        on_event=reporter.event,
+        on_log=lambda stage, line: logger.info(line),
+    )
     reporter.finished(record)
     return Completed(
         name="Cached" if record.cached else "Completed",
@@ -68,6 +77,12 @@ class _Reporter:
         elif isinstance(event, Submitted):
             self._console.note(stage, f"Ray job {event.job}")
             create_link_artifact(key=f"ray-job-{_key(stage)}", link=event.url, link_text=f"Ray job {event.job}")
+
+    def queued(self, stage: str, name: str, waiting: bool) -> None:
+        """The stage begins or ends to wait for its turn."""
+        if waiting:
+            self._console.note(stage, f"waiting for a slot of {', '.join(limits_of(name))}")
+        self._set_state("AwaitingSlot" if waiting else "Running", "")
 
     def finished(self, record: StageRecord) -> None:
         self._console.finished(record)

@@ -28,10 +28,10 @@ async def _not_the_users_mistake(_task: object, _run: TaskRun, state: "State[Any
     return not isinstance(await state.aresult(raise_on_failure=False), ConfigError)
 
 
-def _stage_task(*tags: str, run_name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+def _stage_task(run_name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
     """A task with the house's settings: no Prefect cache, no stored result, two retries of infrastructure failures.
 
-    Its run is called after the stage. Its tags say what it takes: limits are set on `stage`, `ray` and `gpu`.
+    Its run is called after the stage.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -42,68 +42,67 @@ def _stage_task(*tags: str, run_name: str | None = None) -> Callable[[Callable[.
             retry_delay_seconds=exponential_backoff(backoff_factor=5),
             retry_jitter_factor=0.5,
             retry_condition_fn=_infrastructure_only,
-            tags=["stage", *tags],
             task_run_name=run_name or function.__name__,
         )(function)
 
     return decorate
 
 
-@_stage_task("cpu")
+@_stage_task()
 def corpus(session: RunSession) -> "State[Made]":
     """Freeze the documents."""
     return run_stage(session, "corpus", {})
 
 
-@_stage_task("cpu")
+@_stage_task()
 def tasks(session: RunSession, corpus: Made) -> "State[Made]":
     """Make verifiable tasks from the documents."""
     return run_stage(session, "tasks", {"corpus": corpus})
 
 
-@_stage_task("cpu")
+@_stage_task()
 def pool(session: RunSession, corpus: Made, tasks: Made, **versions: Made) -> "State[Made]":
     """Join the profile's tasks with a version of the task pool, and say what is new."""
     return run_stage(session, "pool", {"corpus": corpus, "tasks": tasks, **versions})
 
 
-@_stage_task("cpu", run_name="teach {variant}")
+@_stage_task(run_name="teach {variant}")
 def teach(session: RunSession, corpus: Made, tasks: Made, variant: str = "", **additions: Made) -> "State[Made]":
     """Demonstrate the training tasks (of a pool's version: those that it added) with the teacher."""
     return run_stage(session, "teach", {"corpus": corpus, "tasks": tasks, **additions}, variant)
 
 
-@_stage_task("ray")
+@_stage_task()
 def curate(session: RunSession, tasks: Made, **demonstrations: Made) -> "State[Made]":
     """Filter, deduplicate and mix the demonstrations."""
     return run_stage(session, "curate", {"tasks": tasks, **demonstrations})
 
 
-@_stage_task("cpu")
+@_stage_task()
 def base(session: RunSession, corpus: Made) -> "State[Made]":
     """Bring the base model into the store (the tiny one is made from the corpus)."""
     return run_stage(session, "base", {"corpus": corpus} if session.config.model.source == "tiny" else {})
 
 
-@_stage_task("ray", "gpu")
+@_stage_task()
 def sft(session: RunSession, base: Made, demonstrations: Made) -> "State[Made]":
     """Fine-tune the base model on the curated demonstrations."""
     return run_stage(session, "sft", {"base": base, "demonstrations": demonstrations})
 
 
-@_stage_task("gpu")
+@_stage_task()
 def select(session: RunSession, tasks: Made, corpus: Made, policy: Made, base: Made) -> "State[Made]":
     """Choose the training tasks that can teach the policy something."""
     return run_stage(session, "select", {"tasks": tasks, "corpus": corpus, "policy": policy, "base": base})
 
 
-@_stage_task("ray", "gpu")
+@_stage_task()
 def rl(session: RunSession, policy: Made, tasks: Made, selected: Made, corpus: Made) -> "State[Made]":
     """Train the policy on episodes of its own, with tools."""
     return run_stage(session, "rl", {"policy": policy, "tasks": tasks, "selected": selected, "corpus": corpus})
 
 
-@_stage_task("gpu", run_name="evaluate {variant}")
+@_stage_task(run_name="evaluate {variant}")
 def evaluate(session: RunSession, variant: str, **inputs: Made) -> "State[Made]":
     """Measure a model (or the baselines without one) on held-out tasks."""
     return run_stage(session, "evaluate", inputs, variant)
@@ -156,7 +155,7 @@ def undecidable(session: RunSession, growth: Retraining, tasks: Made) -> dict[st
     return growth.refusal(session.store.manifest(tasks).metrics, session.config)
 
 
-@_stage_task("cpu")
+@_stage_task()
 def register(
     session: RunSession,
     challenger: Made,

@@ -29,7 +29,8 @@ class RunStatus(StrEnum):
 
 
 class StageRecord(BaseModel):
-    """One stage of a run. `seconds` is wall-clock time here, near 0 when cached; `timings` as in Finished."""
+    """One stage of a run. `seconds` is wall-clock time here, near 0 when cached, without those it waited for its turn
+    (`queued`); `timings` as in Finished."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,6 +41,7 @@ class StageRecord(BaseModel):
     metrics: dict[str, Any] = Field(default_factory=dict)
     key: str = ""
     generation: int = 1
+    queued: float = 0.0
     timings: dict[str, float] = Field(default_factory=dict)
 
 

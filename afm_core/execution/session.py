@@ -7,7 +7,8 @@ stage process, here or as a Ray job, and wait for its artifact. The Prefect task
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from afm_core.execution.scratch import sweep
 from afm_core.execution.stages import key_of, stage_named
 from afm_core.store import ArtifactRef, StageSpec, Store, StoreUnavailable, this_process
 from afm_core.tracking import MetricSpool, Replayer
+
+Turn = Callable[[str], AbstractContextManager[object]]
+"""Of a stage's label, what is held while it runs."""
 
 
 class RunSession:
@@ -60,7 +64,8 @@ class RunSession:
         self.record.links.ray_dashboard = self.target.dashboard if self.target else None
         self._ray = LocalRay(config.execution, self.directory.logs / "ray.log")
         self._memory = MemorySampler()
-        self._replayer = Replayer(self.home / "spool", config.tracking, run_id)
+        # Soon: a run whose stages are all cached is over in seconds, and should not wait for MLflow at its end.
+        self._replayer = Replayer(self.home / "spool", config.tracking, run_id, first=1.0)
         self._slots = threading.Semaphore(config.execution.parallel_stages)
         self._lock = threading.Lock()
         self._started = time.monotonic()
@@ -71,6 +76,7 @@ class RunSession:
         (self.directory.path / "config.json").write_text(resolved_json(self.config), encoding="utf-8")
         self.directory.save(self.record)
         self._memory.__enter__()
+        self._replayer.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -96,29 +102,35 @@ class RunSession:
         inputs: Mapping[str, ArtifactRef],
         variant: str = "",
         *,
+        turn: Turn = nullcontext,
         on_event: Listener = lambda stage, event: None,
         on_log: LogListener = lambda stage, line: None,
     ) -> StageRecord:
-        """Run one stage, or return its committed artifact. Raises ConfigError or StageFailed."""
+        """Run one stage, or return its committed artifact. Raises ConfigError or StageFailed.
+
+        A stage that has to run waits for a slot of this run, and then in `turn` for what bounds all runs.
+        """
         label = f"{name}:{variant}" if variant else name
         spec = self._spec(name, inputs, variant)
-        with self._slots:
-            self._refuse_if_closing(label)
-            started = time.monotonic()
-            key = key_of(spec)
-            found = self.store.lookup(key, self._generation(label, key))
-            if found is not None:
-                record = StageRecord(
-                    name=label,
-                    cached=True,
-                    seconds=round(time.monotonic() - started, 3),
-                    artifact=self.store.ref(found),
-                    metrics=dict(found.metrics),
-                    key=key,
-                    generation=found.generation,
-                )
-            else:
-                record = self._start(label, spec, key, on_event, on_log)
+        self._refuse_if_closing(label)
+        started = time.monotonic()
+        key = key_of(spec)
+        found = self.store.lookup(key, self._generation(label, key))
+        if found is not None:
+            record = StageRecord(
+                name=label,
+                cached=True,
+                seconds=round(time.monotonic() - started, 3),
+                artifact=self.store.ref(found),
+                metrics=dict(found.metrics),
+                key=key,
+                generation=found.generation,
+            )
+        else:
+            with self._slots, turn(label):
+                self._refuse_if_closing(label)
+                queued = round(time.monotonic() - started, 3)
+                record = self._start(label, spec, key, on_event, on_log).model_copy(update={"queued": queued})
         self._add(record, spec)
         return record
 
@@ -157,7 +169,6 @@ class RunSession:
         generation = self._generations.get(key)
         spec = spec.model_copy(update={"generation": generation})
         started = time.monotonic()
-        self._replayer.start()
         log_path = self.directory.log_of(label)
         observer = Observer(label, on_event, on_log, self._note_progress)
         try:

@@ -17,14 +17,23 @@ class Replayer:
         config: where MLflow is, and whether tracking is on.
         run: the pipeline run's id; `close` ends its MLflow runs.
         interval: seconds between replays.
+        first: seconds until the first replay, where it should come sooner; they are doubled up to `interval`.
     """
 
-    def __init__(self, directory: Path, config: TrackingConfig, run: str | None = None, interval: float = 20.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: TrackingConfig,
+        run: str | None = None,
+        interval: float = 20.0,
+        first: float | None = None,
+    ) -> None:
         self.last: ReplayReport | None = None
         self._directory = directory
         self._config = config
         self._run = run
         self._interval = interval
+        self._first = interval if first is None else min(first, interval)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -45,8 +54,10 @@ class Replayer:
         return self.last
 
     def _loop(self) -> None:
-        while not self._stop.wait(self._interval):
+        wait = self._first
+        while not self._stop.wait(wait):
             self.last = self._once(None)
+            wait = min(2 * wait, self._interval)
         self.last = self._once(self._run)
 
     def _once(self, ended: str | None) -> ReplayReport:

@@ -1,5 +1,7 @@
 """A run's end as its record tells it, whatever ended it."""
 
+import contextlib
+
 import pytest
 
 from afm_core.config import load_config
@@ -30,3 +32,16 @@ def test_a_failed_stage_is_named_and_keeps_its_kind(monkeypatch: pytest.MonkeyPa
         run.execute("corpus", {})
     assert str(caught.value) == "stage corpus: process killed by SIGKILL"
     assert caught.value.kind is FailureKind.DIED
+
+
+def test_a_cached_stage_does_not_wait_for_its_turn() -> None:
+    turns: list[str] = []
+
+    def turn(label: str) -> contextlib.AbstractContextManager[None]:
+        turns.append(label)
+        return contextlib.nullcontext()
+
+    with RunSession(load_config("smoke"), "a-run") as run:
+        first, again = (run.execute("corpus", {}, turn=turn) for _ in range(2))
+    assert (first.cached, again.cached) == (False, True)
+    assert turns == ["corpus"]

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from afm_core.config import ConfigError
-from flows.deployment import ROOT, prefect_document, read_yaml, tag_limits, work_pools
-from tasks import stages
+from afm_core.execution.stages import STAGES
+from flows.deployment import ROOT, prefect_document, read_yaml, stage_limits, work_pools
+from tasks.limits import TAKES, limits_of
 
 FOLDER = ROOT / "deployments"
 MANIFESTS = [
@@ -120,14 +121,14 @@ def test_an_automation_is_one_that_prefect_takes(path: Path) -> None:
     assert automation.actions
 
 
-def test_a_limit_is_for_a_tag_that_stages_have() -> None:
-    tags = {tag for name in dir(stages) for tag in getattr(getattr(stages, name), "tags", ())}
-    assert set(tag_limits({})) <= tags
-    assert tag_limits({"gpu": 8})["gpu"] == 8
-    with pytest.raises(ConfigError, match="no stage has the tag 'tpu'"):
-        tag_limits({"tpu": 1})
+def test_stages_take_of_the_limits_that_there_are() -> None:
+    assert {limit for name in STAGES for limit in limits_of(name)} == set(stage_limits({}))
+    assert set(TAKES) <= set(STAGES)
+    assert stage_limits({"gpu": 8})["gpu"] == 8
+    with pytest.raises(ConfigError, match="no stage takes of a limit 'tpu'"):
+        stage_limits({"tpu": 1})
     with pytest.raises(ConfigError, match="at least 1"):
-        tag_limits({"gpu": 0})
+        stage_limits({"gpu": 0})
 
 
 def test_deployments_for_a_ray_pool_submit_jobs() -> None:
