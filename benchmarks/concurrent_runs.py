@@ -3,7 +3,7 @@
     python benchmarks/concurrent_runs.py --home /big/disk/concurrent
 
 Starts the stack of `afm up` in a home of its own and stops it at the end. Checks that every run ends, that identical
-runs share their artifacts, that the artifacts verify, and, from Prefect's own record, how many stages ever ran at a
+runs share their artifacts, that the artifacts verify, and, from the processes themselves, how many stages ever ran at a
 time. Prints a table, writes JSON, and exits with 1 if a check failed.
 """
 
@@ -12,15 +12,17 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import psutil
 from afm_command import AFM, afm
 
 IDENTICAL, DISTINCT, LIMIT = 4, 4, 2
+STAGE = ["-m", "afm_cli.main", "stage"]
 
 
 def start(overrides: Sequence[str], log: Path) -> "subprocess.Popen[str]":
@@ -31,22 +33,34 @@ def start(overrides: Sequence[str], log: Path) -> "subprocess.Popen[str]":
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True)
 
 
-def most_at_a_time(api: str) -> int:
-    """The most task runs with the tag `stage` that were running at one time, from Prefect's start and end times."""
-    runs: list[dict[str, Any]] = []
-    while page := httpx.post(
-        f"{api}/task_runs/filter",
-        json={"task_runs": {"tags": {"all_": ["stage"]}}, "offset": len(runs), "limit": 200},
-        timeout=60,
-    ).json():
-        runs += page
-    times = [(one["start_time"], one["end_time"]) for one in runs if one["start_time"] and one["end_time"]]
-    changes = sorted([(begin, 1) for begin, _ in times] + [(end, -1) for _, end in times])
-    most = running = 0
-    for _, change in changes:
-        running += change
-        most = max(most, running)
-    return most
+class StageCounter:
+    """The most stage processes below this one that were seen at a time, looked at five times a second."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "StageCounter":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.2):
+            self.most = max(self.most, sum(is_stage(one) for one in psutil.Process().children(recursive=True)))
+
+
+def is_stage(process: psutil.Process) -> bool:
+    """Whether a process runs a stage. Not its forks: they have the same command line, and a stage as their parent."""
+    try:
+        parent = process.parent()
+        return process.cmdline()[1:4] == STAGE and (parent is None or parent.cmdline()[1:4] != STAGE)
+    except psutil.Error:
+        return False
 
 
 def digests(document: dict[str, Any]) -> dict[str, str]:
@@ -57,12 +71,13 @@ def digests(document: dict[str, Any]) -> dict[str, str]:
 def run(logs: Path) -> dict[str, Any]:
     """All runs; the figures and checks."""
     logs.mkdir(parents=True, exist_ok=True)
-    limits = [part for tag in ("stage", "gpu", "ray") for part in ("--limit", f"{tag}={LIMIT}")]
-    api = afm("deploy", "--profile", "smoke", "--no-schedules", *limits)["url"]
+    limits = [part for name in ("stage", "gpu", "ray") for part in ("--limit", f"{name}={LIMIT}")]
+    afm("deploy", "--profile", "smoke", "--no-schedules", *limits)
     started = time.monotonic()
-    same = [start([], logs / f"identical-{number}.log") for number in range(IDENTICAL)]
-    other = [start([f"sft.seed={number + 1}"], logs / f"distinct-{number}.log") for number in range(DISTINCT)]
-    outputs = [process.communicate()[0] for process in (*same, *other)]
+    with StageCounter() as counter:
+        same = [start([], logs / f"identical-{number}.log") for number in range(IDENTICAL)]
+        other = [start([f"sft.seed={number + 1}"], logs / f"distinct-{number}.log") for number in range(DISTINCT)]
+        outputs = [process.communicate()[0] for process in (*same, *other)]
     seconds = round(time.monotonic() - started, 1)
     documents = [json.loads(text) for text in outputs]
     made = [digests(one) for one in documents]
@@ -71,7 +86,7 @@ def run(logs: Path) -> dict[str, Any]:
         "runs": len(documents),
         "seconds": seconds,
         "statuses": [one["status"] for one in documents],
-        "most_stages_at_a_time": most_at_a_time(api),
+        "most_stages_at_a_time": counter.most,
         "checks": {
             "all completed": all(one["status"] == "completed" for one in documents),
             "identical runs share their artifacts": all(one == made[0] for one in made[:IDENTICAL]),
