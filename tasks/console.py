@@ -1,8 +1,12 @@
-"""What a run shows in the terminal: one line a stage, live progress where the terminal can redraw a line."""
+"""What a run shows in the terminal: one line a stage, live progress where the terminal can redraw a line.
+
+A run outlives who reads it: a terminal that was closed, or a worker that was killed, costs the lines and nothing else.
+"""
 
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import ClassVar
 
 from afm_core.execution import StageRecord, duration
@@ -34,12 +38,11 @@ class Console:
         text = f"  {stage:<18} {done:>6}/{total:<6} {left}{message}"
         with self._lock:
             if self._live:
-                sys.stderr.write(f"\r\x1b[K{text[:110]}")
-                sys.stderr.flush()
+                _write(f"\r\x1b[K{text[:110]}")
                 self._open_line = True
             elif time.monotonic() - self._last >= _QUIET_SECONDS or done == total:
                 self._last = time.monotonic()
-                print(text.rstrip(), file=sys.stderr)
+                _write(f"{text.rstrip()}\n")
 
     def note(self, stage: str, text: str) -> None:
         """One line about a stage."""
@@ -52,7 +55,11 @@ class Console:
 
     def _line(self, text: str) -> None:
         with self._lock:
-            if self._open_line:
-                sys.stderr.write("\r\x1b[K")
-                self._open_line = False
-            print(text, file=sys.stderr, flush=True)
+            _write(f"\r\x1b[K{text}\n" if self._open_line else f"{text}\n")
+            self._open_line = False
+
+
+def _write(text: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
