@@ -105,20 +105,17 @@ def _prefect_environment(setup: Setup) -> Variables:
     """A page of another origin must not reach the unauthenticated API through the user's browser: no CORS for it."""
     port, data = setup.ports["prefect"], setup.places.data(ServiceName.PREFECT)
     database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": setup.postgres.prefect} if setup.postgres else {}
-    return (
-        _hermetic()
-        | {
-            "PREFECT_HOME": str(data),
-            "PREFECT_API_URL": f"{setup.url('prefect')}/api",
-            "PREFECT_SERVER_UI_API_URL": f"{setup.url('prefect')}/api",
-            "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(data / "ui"),
-            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-            # How soon a stage that waits for its turn asks again.
+    return _hermetic() | {
+        "PREFECT_HOME": str(data),
+        "PREFECT_API_URL": f"{setup.url('prefect')}/api",
+        "PREFECT_SERVER_UI_API_URL": f"{setup.url('prefect')}/api",
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(data / "ui"),
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        # How soon a stage that waits for its turn asks again.
         "PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS": "1",
-            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{LOOPBACK}:{port},http://localhost:{port}",
-            **database,
-        }
-    )
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{LOOPBACK}:{port},http://localhost:{port}",
+        **database,
+    }
 
 
 def _worker_command(setup: Setup) -> list[str]:
