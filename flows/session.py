@@ -15,6 +15,7 @@ from prefect.settings import PREFECT_API_URL
 from afm_core.config import ConfigError, load_config
 from afm_core.execution import RoadStage, RunSession, StageFailed, new_run_id
 from afm_core.execution.pages import failure_page
+from tasks.console import outlive_reader
 
 MAXIMUM_STARTS = 4
 """Starts of one flow run: an automation schedules a crashed one again (deployments/automations), this ends it."""
@@ -56,6 +57,7 @@ def open_session(
     Raises:
         ConfigError: a wrong configuration, an unreachable store, or a crash loop.
     """
+    outlive_reader()
     session: RunSession | None = None
     try:
         _refuse_crash_loop()

@@ -3,11 +3,15 @@
 A run outlives who reads it: a terminal that was closed, or a worker that was killed, costs the lines and nothing else.
 """
 
+import logging
 import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar
+
+from prefect.logging.handlers import PrefectConsoleHandler
 
 from afm_core.execution import StageRecord, duration
 
@@ -57,6 +61,15 @@ class Console:
         with self._lock:
             _write(f"\r\x1b[K{text}\n" if self._open_line else f"{text}\n")
             self._open_line = False
+
+
+def outlive_reader() -> None:
+    """Let Prefect's log lines be lost when nobody reads them any more: its console would end the process instead."""
+    named = [one for one in logging.Logger.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    for handler in {handler for logger in (logging.getLogger(), *named) for handler in logger.handlers}:
+        if isinstance(handler, PrefectConsoleHandler):
+            fall_silent = partial(setattr, handler.console, "quiet", True)
+            handler.console.on_broken_pipe = fall_silent  # type: ignore[method-assign]
 
 
 def _write(text: str) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +103,14 @@ def test_the_whole_stack(afm: Afm, own_home: Path) -> None:
     check_worker(variables["PREFECT_API_URL"])
     check_ray_job(variables)
 
+    run = start_deployed_run(afm, variables["PREFECT_API_URL"])
     os.kill(services["mlflow"]["pid"], signal.SIGKILL)
+    os.kill(services["worker"]["pid"], signal.SIGKILL)
+    assert ended(run) == "COMPLETED", ask(run)["state"]
     dead = by_name(afm("status", code=1))
-    assert [name for name, one in dead.items() if not one["healthy"]] == ["mlflow"]
+    assert {name for name, one in dead.items() if not one["healthy"]} == {"mlflow", "worker"}
     again = afm.up()
-    assert [name for name in services if again[name]["pid"] != services[name]["pid"]] == ["mlflow"]
+    assert {name for name in services if again[name]["pid"] != services[name]["pid"]} == {"mlflow", "worker"}
     assert all(one["healthy"] for one in again.values())
     assert afm.variables() == variables
     assert "afm-test" in str(ask(f"{variables['MLFLOW_TRACKING_URI']}/api/2.0/mlflow/experiments/search?max_results=9"))
@@ -118,6 +121,33 @@ def test_the_whole_stack(afm: Afm, own_home: Path) -> None:
     assert record.scratch is None or not Path(record.scratch).exists()
     assert not Places(own_home).environment.exists()
     assert afm("status") == {"services": []}
+
+
+def start_deployed_run(afm: Afm, api: str) -> str:
+    """The address of a run that a worker started and that has reached its first stages."""
+    afm("deploy", "--profile=smoke", "--no-schedules")
+    deployment = ask(f"{api}/deployments/name/pipeline/nightly")["id"]
+    parameters = {"profile": "smoke", "until": "tasks"}
+    run = ask(
+        f"{api}/deployments/{deployment}/create_flow_run", {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    )
+    stages = {"flow_runs": {"id": {"any_": [run["id"]]}}}
+    wait_until(lambda: ask(f"{api}/task_runs/filter", stages) != [])
+    return f"{api}/flow_runs/{run['id']}"
+
+
+def ended(run: str) -> str:
+    """The type of the state that the run ends with."""
+    final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+    wait_until(lambda: ask(run)["state"]["type"] in final)
+    return str(ask(run)["state"]["type"])
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
 
 
 def check_s3(variables: dict[str, str]) -> None:
