@@ -56,5 +56,7 @@ def link_lines(record: "RunRecord") -> Iterator[str]:
         yield f"Prefect flow run: {links.flow_run}"
     if links.mlflow_run:
         yield f"MLflow run: {links.mlflow_run}"
+    if links.mlflow_file:
+        yield f"MLflow, no server: mlflow ui --backend-store-uri {links.mlflow_file}"
     for label, job in links.ray_jobs.items():
         yield f"Ray job of {label}: {links.ray_dashboard}/#/jobs/{job}"

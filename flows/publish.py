@@ -12,7 +12,7 @@ from afm_core.evaluation import models_summary
 from afm_core.evaluation.report import collect, evaluated_models, render
 from afm_core.execution import RunSession, RunStatus, run_json
 from afm_core.execution.pages import model_rows, sample_page, stage_rows
-from afm_core.tracking import run_page
+from afm_core.tracking import run_page, tracking_file
 
 
 def prepare() -> None:
@@ -31,8 +31,10 @@ def publish(session: RunSession, champion: dict[str, Any] | None = None) -> dict
     """
     record = session.record
     decision = next((one for one in record.stages if one.name == "register"), None)
-    page = run_page(session.config.tracking, record.run_id)
+    tracking = session.config.tracking
+    page = run_page(tracking, record.run_id)
     record.links.mlflow_run = page.id if page else None
+    record.links.mlflow_file = tracking_file(tracking)
     record = session.finish(
         status=RunStatus.COMPLETED,
         models=models_summary(evaluated_models(record.model_dump(mode="json"), session.store)),

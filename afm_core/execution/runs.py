@@ -58,12 +58,16 @@ class StageProgress(BaseModel):
 
 
 class RunLinks(BaseModel):
-    """Where else a run is seen: its Prefect flow run, its MLflow run, and the Ray job of each stage (label -> id)."""
+    """Where else a run is seen: its Prefect flow run, its MLflow run, and the Ray job of each stage (label -> id).
+
+    `mlflow_file`: the database of its metrics where there is no MLflow server.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     flow_run: str | None = None
     mlflow_run: str | None = None
+    mlflow_file: str | None = None
     ray_dashboard: str | None = None
     ray_jobs: dict[str, str] = Field(default_factory=dict)
 

@@ -4,7 +4,7 @@ fail.
 Importing this room does not import MLflow (that takes seconds); the first replay or registry call does.
 """
 
-from afm_core.tracking.client import TrackingError, tracking_uri
+from afm_core.tracking.client import TrackingError, tracking_file, tracking_uri
 from afm_core.tracking.pages import RunPage, run_page
 from afm_core.tracking.registry import POOL_KNOWN_TAG, POOL_TAG, POOL_VERSION_TAG, Champion, Registry
 from afm_core.tracking.replay import ReplayReport, replay
@@ -24,5 +24,6 @@ __all__ = [
     "TrackingError",
     "replay",
     "run_page",
+    "tracking_file",
     "tracking_uri",
 ]

@@ -30,6 +30,12 @@ def tracking_uri(config: TrackingConfig) -> str:
     return config.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{home() / 'mlflow.db'}"
 
 
+def tracking_file(config: TrackingConfig) -> str | None:
+    """The URI of the database that metrics go to without a server; None: a server has them, or nothing is tracked."""
+    uri = tracking_uri(config)
+    return None if not config.enabled or uri.startswith(("http://", "https://")) else uri
+
+
 def open_client(uri: str) -> "MlflowClient":
     """A client whose database exists and answers.
 

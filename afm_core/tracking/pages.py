@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from afm_core.config import ConfigError, TrackingConfig
-from afm_core.tracking.client import TrackingError, open_client, tracking_uri
+from afm_core.tracking.client import TrackingError, open_client, tracking_file, tracking_uri
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ def run_page(config: TrackingConfig, run: str) -> RunPage | None:
     `run` is the pipeline run's id (tag `afm.run` of the parent run).
     """
     uri = tracking_uri(config)
-    if not config.enabled or not uri.startswith(("http://", "https://")):
+    if not config.enabled or tracking_file(config):
         return None
     try:
         client = open_client(uri)

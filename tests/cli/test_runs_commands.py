@@ -56,6 +56,8 @@ def test_a_run_shows_its_spend_and_where_else_it_is_seen(own_home: Path) -> None
     assert "spend: 60 min, 12,345 tokens trained, cost 2.50" in shown
     assert "Ray job of sft: http://head/#/jobs/a-run-sft-1" in shown
     assert json.loads(call("show", "last", "--json"))["spend"]["money"] == 2.5
+    saved(own_home, status="completed", links={"mlflow_file": "sqlite:///home/mlflow.db"})
+    assert "mlflow ui --backend-store-uri sqlite:///home/mlflow.db" in call("show", "last")
 
 
 def test_logs_are_followed_to_the_end_of_the_run(own_home: Path) -> None:
