@@ -39,6 +39,7 @@ from afm_core.config.sections import (
     TeacherConfig,
     TrackingConfig,
 )
+from afm_core.config.teacher import EndpointConfig
 
 __all__ = [
     "NOT_IN_KEY",
@@ -50,6 +51,7 @@ __all__ = [
     "Correction",
     "CurationConfig",
     "Dtype",
+    "EndpointConfig",
     "EngineConfig",
     "EngineKind",
     "Estimator",

@@ -36,7 +36,9 @@ from afm_core.store import ArtifactKind, StageContext, StageResult, StageSpec, s
 ROOT = Path(__file__).parents[2]
 _LANGUAGE = ("afm_core/data", "afm_core/coa")
 _TOKENS = (*_LANGUAGE, "afm_core/tokens")
-_EPISODES = (*_TOKENS, "afm_core/tools", "afm_core/engines", "afm_core/rollout", "afm_core/rewards")
+_ENGINES = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/engines").glob("*.py")))
+"""Without the folder of chat endpoints: no episode of the policy asks them."""
+_EPISODES = (*_TOKENS, "afm_core/tools", *_ENGINES, "afm_core/rollout", "afm_core/rewards")
 _SCORING = tuple(f"afm_core/evaluation/{name}.py" for name in ("rows", "metrics", "sampling"))
 _TRAINING = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/training").glob("*.py")))
 """Without the folder of RL: what is edited there never invalidates an SFT model."""
