@@ -93,8 +93,8 @@ class Line:
             if not waiter.future.done():
                 waiter.future.set_exception(
                     ConfigError(
-                        f"no endpoint of {self.model!r} accepts requests ({reasons}); check its base_url, its model and "
-                        "the variable that holds its key"
+                        f"no endpoint of {self.model!r} accepts requests ({reasons}); check base_url, model and "
+                        "the variable of its key"
                     )
                 )
 
