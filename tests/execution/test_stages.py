@@ -56,11 +56,13 @@ def test_declared_sources_cover_everything_a_stage_imports(name: str) -> None:
     module = stage.function.partition(":")[0]
     graph = grimp.build_graph("afm_core")
     reached = {module} | graph.find_upstream_modules(module)
-    sources = [source.replace("/", ".").removesuffix(".py") for source in stage.sources]
+    named = [source.replace("/", ".") for source in stage.sources]
+    files = {one.removesuffix(".py").removesuffix(".__init__") for one in named if one.endswith(".py")}
+    folders = [one for one in named if not one.endswith(".py")]
     missing = {
         one
-        for one in reached - {"afm_core"}
-        if not one.startswith(_FOUNDATIONS) and not any(one == each or one.startswith(each + ".") for each in sources)
+        for one in reached - files - {"afm_core"}
+        if not one.startswith(_FOUNDATIONS) and not any(one == each or one.startswith(each + ".") for each in folders)
     }
     assert missing <= _UNUSED.get(name, set())
 
