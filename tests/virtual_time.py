@@ -1,10 +1,11 @@
 """An event loop whose clock jumps to the next timer instead of waiting: hours of pauses pass in milliseconds.
 
-While work runs in a thread (`asyncio.to_thread`) the clock stands, so that a fast tool takes no time at all.
+While a thread runs that was not there before, the clock stands: a tool called in a thread takes no time at all.
 """
 
 import asyncio
 import selectors
+import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -15,13 +16,15 @@ class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-t
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.threads = 0
+        self.threads = threading.active_count()
 
     def select(self, timeout: float | None = None) -> Any:
         events = super().select(0)
         if events or timeout == 0:
             return events
-        if timeout is None or self.threads:
+        if threading.active_count() > self.threads:
+            return super().select(0.001)
+        if timeout is None:
             return super().select(None)
         self.now += timeout
         return events
@@ -36,15 +39,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
-
-    def run_in_executor(self, executor: Any, function: Any, *arguments: Any) -> Any:
-        future = super().run_in_executor(executor, function, *arguments)
-        self._jumping.threads += 1
-        future.add_done_callback(self._ended)
-        return future
-
-    def _ended(self, _: object) -> None:
-        self._jumping.threads -= 1
 
 
 def run_virtually(main: Coroutine[Any, Any, ResultT]) -> tuple[ResultT, float]:

@@ -39,7 +39,7 @@ from afm_core.config.sections import (
     TeacherConfig,
     TrackingConfig,
 )
-from afm_core.config.teacher import EndpointConfig
+from afm_core.config.teacher import EndpointConfig, Structure, TeamConfig, ToolProtocol
 
 __all__ = [
     "NOT_IN_KEY",
@@ -76,8 +76,11 @@ __all__ = [
     "SplitCounts",
     "SplitShares",
     "StoreConfig",
+    "Structure",
     "TasksConfig",
     "TeacherConfig",
+    "TeamConfig",
+    "ToolProtocol",
     "TrackingConfig",
     "TrainerConfig",
     "home",

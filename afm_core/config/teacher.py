@@ -1,14 +1,35 @@
-"""The servers of language models that teachers and judges ask.
+"""The language-model teacher: its endpoints, its team of agents, its rollouts.
 
-Keys are never configuration: `key_variable` names the environment variable that holds one.
+What decides a demonstration (models, sampling, budgets) enters the stage's key; where the models are served, what they
+cost and how many requests are in flight does not. Keys of endpoints are never configuration: `key_variable` names the
+environment variable that holds one.
 """
 
+from enum import StrEnum
 from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from afm_core.config.base import Positive, Section
+from afm_core.config.base import NOT_IN_KEY, Positive, Section
+
+
+class ToolProtocol(StrEnum):
+    """How an executor asks for tools."""
+
+    NATIVE = "native"
+    """`tools` and `tool_calls` of the chat interface."""
+    JSON = "json"
+    """One JSON object a turn, for servers without tool calls."""
+
+
+class Structure(StrEnum):
+    """What a server is asked to hold an agent's JSON reply to (`response_format`)."""
+
+    NONE = "none"
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    """The agent's schema; vLLM and the large providers enforce it while they sample."""
 
 
 class EndpointConfig(Section):
@@ -37,3 +58,61 @@ class EndpointConfig(Section):
         if parts.username or parts.password:
             raise ValueError("base_url must hold no credentials: put the key into the variable of key_variable")
         return self
+
+
+class TeamConfig(Section):
+    """A team of language-model agents that demonstrates tasks, `rollouts` times each.
+
+    Rollout i is played by `models[i % len(models)]` with a seed of its own (none named: every endpoint's model in
+    turn). `judge_model` decides ties that the scorer leaves (empty: a fixed order does). `keep` trajectories of a task
+    go to curation at most: the chosen one, then other right ones.
+
+    A sub-task takes at most `subtask_turns` model turns and `subtask_attempts` attempts. The plan is revised after
+    `replan_every` finished sub-tasks, after a failed one and after a rejected answer, `revisions` times at most. A
+    finished attempt is scored 0 to 10; a score of `reflection_below` or less calls for a reflection. `parallel`
+    sub-tasks run at once where the plan allows. Notes longer than `memory_characters` are summarised, the latest
+    `memory_recent` are left as they are. `model_calls` bounds a whole rollout; tool calls and seconds are bounded by
+    `agent.budget`. `tips` of failed runs are shown to the planner, `tips_per_shard` are mined (0: none).
+    """
+
+    endpoints: tuple[EndpointConfig, ...] = Field(default=(), json_schema_extra=NOT_IN_KEY)
+    models: tuple[str, ...] = ()
+    judge_model: str = ""
+    rollouts: Positive = 4
+    keep: Positive = 1
+    seed: int = 0
+    temperature: float = Field(default=0.7, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    reply_tokens: Positive = 1024
+    tool_protocol: ToolProtocol = ToolProtocol.NATIVE
+    structure: Structure = Structure.NONE
+    subtask_turns: Positive = 6
+    subtask_attempts: Positive = 2
+    replan_every: Positive = 4
+    revisions: int = Field(default=3, ge=0)
+    reflection_below: int = Field(default=4, ge=0, le=10)
+    parallel: Positive = 4
+    memory_characters: Positive = 6000
+    memory_recent: Positive = 4
+    model_calls: Positive = 80
+    tips: int = Field(default=5, ge=0)
+    tips_per_shard: int = Field(default=4, ge=0)
+    shard_tasks: Positive = 32
+    concurrency: Positive = Field(default=16, json_schema_extra=NOT_IN_KEY)
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        names = [one.name for one in self.endpoints]
+        if len(set(names)) != len(names):
+            raise ValueError("endpoints must have different names")
+        served = {one.model for one in self.endpoints}
+        asked = [*self.models, *([self.judge_model] if self.judge_model else [])]
+        unserved = [model for model in asked if model not in served]
+        if self.endpoints and unserved:
+            raise ValueError(f"no endpoint serves {unserved[0]!r}; served: {', '.join(sorted(served))}")
+        return self
+
+    @property
+    def teaching_models(self) -> tuple[str, ...]:
+        """The models that play the team, in turn."""
+        return self.models or tuple(dict.fromkeys(one.model for one in self.endpoints))

@@ -38,6 +38,8 @@ _LANGUAGE = ("afm_core/data", "afm_core/coa")
 _TOKENS = (*_LANGUAGE, "afm_core/tokens")
 _ENGINES = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/engines").glob("*.py")))
 """Without the folder of chat endpoints: no episode of the policy asks them."""
+_SOLUTION_TEACHER = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/teacher").glob("*.py")))
+"""Without the folder of the language-model team."""
 _EPISODES = (*_TOKENS, "afm_core/tools", *_ENGINES, "afm_core/rollout", "afm_core/rewards")
 _SCORING = tuple(f"afm_core/evaluation/{name}.py" for name in ("rows", "metrics", "sampling"))
 _TRAINING = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/training").glob("*.py")))
@@ -88,14 +90,14 @@ STAGES: dict[str, Stage] = {
             ArtifactKind.TRAJECTORIES,
             "afm_core.teacher.stages:teach",
             (TeacherConfig, AgentConfig),
-            ("afm_core/teacher", *_LANGUAGE, "afm_core/tools", "afm_core/rewards"),
+            (*_SOLUTION_TEACHER, *_LANGUAGE, "afm_core/tools", "afm_core/rewards"),
         ),
         Stage(
             "curate",
             ArtifactKind.TRAJECTORIES,
             "afm_core.curation.stages:curate",
             (CurationConfig, AgentConfig),
-            ("afm_core/curation", "afm_core/teacher", "afm_core/tools", *_LANGUAGE, "afm_core/rewards"),
+            ("afm_core/curation", *_SOLUTION_TEACHER, "afm_core/tools", *_LANGUAGE, "afm_core/rewards"),
             needs_ray=True,
         ),
         Stage(
@@ -148,7 +150,7 @@ STAGES: dict[str, Stage] = {
                 "afm_core/evaluation/shards.py",
                 *_SCORING,
                 "afm_core/taskcraft/select.py",
-                "afm_core/teacher",
+                *_SOLUTION_TEACHER,
                 *_EPISODES,
             ),
         ),
