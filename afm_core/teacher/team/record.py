@@ -114,10 +114,19 @@ class TeamEvent(_Frozen):
         return self
 
 
+class ToolCard(_Frozen):
+    """A tool as the team was told of it."""
+
+    tag: Tag
+    name: str
+    description: str
+
+
 class TeamRecording(_Frozen):
     """One rollout of a team on one question. `failure` says in words why it did not complete, else empty."""
 
     question: Question
+    tools: tuple[ToolCard, ...]
     rollout: int
     model: str
     seed: int

@@ -66,6 +66,7 @@ class RevisionReply(PlanReply):
     """A new plan, with what is to be said of the progress so far. No sub-task is left if all is known."""
 
     assessment: Said
+    grade: Grade
     subtasks: tuple[Subtask, ...] = ()
 
 

@@ -23,7 +23,7 @@ from afm_core.teacher.team.journal import Journal
 from afm_core.teacher.team.notes import Note, Notes
 from afm_core.teacher.team.plan import Grade, Plan, Subtask
 from afm_core.teacher.team.prompts import question_and_notes
-from afm_core.teacher.team.record import Activation, Question, TeamRecording, TeamRole, rollout_id
+from afm_core.teacher.team.record import Activation, Question, TeamRecording, TeamRole, ToolCard, rollout_id
 from afm_core.teacher.team.replies import (
     CheckReply,
     PlanReply,
@@ -75,6 +75,9 @@ async def solve(question: Question, setting: Setting, rollout: Rollout) -> TeamR
         status, failure = Status.TIMEOUT, f"no answer within {setting.agent.budget.seconds:g} s"
     return TeamRecording(
         question=question,
+        tools=tuple(
+            ToolCard(tag=tag, name=tool.name, description=tool.description) for tag, tool in setting.tools.items()
+        ),
         rollout=rollout.number,
         model=rollout.model,
         seed=rollout.seed,
