@@ -1,6 +1,6 @@
 """An event loop whose clock jumps to the next timer instead of waiting: hours of pauses pass in milliseconds.
 
-While a thread runs that was not there before, the clock stands: a tool called in a thread takes no time at all.
+While a tool or an executor's function runs in a thread, the clock stands: they take no time at all.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-t
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.threads = threading.active_count()
+        self.executing = 0
 
     def select(self, timeout: float | None = None) -> Any:
         events = super().select(0)
         if events or timeout == 0:
             return events
-        if threading.active_count() > self.threads:
+        if self.executing or any(one.name.startswith("tool-") for one in threading.enumerate()):
             return super().select(0.001)
         if timeout is None:
             return super().select(None)
@@ -39,6 +39,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def run_in_executor(self, executor: Any, function: Any, *arguments: Any) -> Any:
+        future = super().run_in_executor(executor, function, *arguments)
+        self._jumping.executing += 1
+        future.add_done_callback(self._executed)
+        return future
+
+    def _executed(self, _: object) -> None:
+        self._jumping.executing -= 1
 
 
 def run_virtually(main: Coroutine[Any, Any, ResultT]) -> tuple[ResultT, float]:

@@ -129,7 +129,9 @@ def _explain(error: ValidationError) -> str:
 def _siblings(location: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = RunConfig
     for part in location[:-1]:
-        annotation = model.model_fields[str(part)].annotation
+        if isinstance(part, int):  # a place in a list of tables: its model was found with the list
+            continue
+        annotation = model.model_fields[part].annotation
         candidates = [annotation, *get_args(annotation)]
         model = next(one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel))
     return list(model.model_fields)

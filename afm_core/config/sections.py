@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from afm_core.config.base import NOT_IN_KEY, Dtype, Positive, Section, Share, TrainerConfig
 from afm_core.config.reinforcement import RlConfig, RolloutConfig, SelectionConfig
+from afm_core.config.teacher import TeamConfig
 
 
 class GrammarName(StrEnum):
@@ -295,6 +296,7 @@ class RunConfig(Section):
     pool: PoolConfig = PoolConfig()
     agent: AgentConfig = AgentConfig()
     teacher: TeacherConfig = TeacherConfig()
+    team: TeamConfig = TeamConfig()
     curation: CurationConfig = CurationConfig()
     model: ModelConfig = ModelConfig()
     sft: SftConfig = SftConfig()

@@ -29,6 +29,7 @@ from afm_core.config import (
     SftConfig,
     TasksConfig,
     TeacherConfig,
+    TeamConfig,
     key_fields,
 )
 from afm_core.store import ArtifactKind, StageContext, StageResult, StageSpec, stage_key
@@ -40,6 +41,12 @@ _ENGINES = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_cor
 """Without the folder of chat endpoints: no episode of the policy asks them."""
 _SOLUTION_TEACHER = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/teacher").glob("*.py")))
 """Without the folder of the language-model team."""
+_TEAM = (
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/teacher/team").glob("*.py")),
+    *_SOLUTION_TEACHER,
+    "afm_core/engines/backbone",
+)
+"""No engine of a policy: what was paid for at an endpoint never hangs on how our own models are run."""
 _EPISODES = (*_TOKENS, "afm_core/tools", *_ENGINES, "afm_core/rollout", "afm_core/rewards")
 _SCORING = tuple(f"afm_core/evaluation/{name}.py" for name in ("rows", "metrics", "sampling"))
 _TRAINING = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/training").glob("*.py")))
@@ -91,6 +98,20 @@ STAGES: dict[str, Stage] = {
             "afm_core.teacher.stages:teach",
             (TeacherConfig, AgentConfig),
             (*_SOLUTION_TEACHER, *_LANGUAGE, "afm_core/tools", "afm_core/rewards"),
+        ),
+        Stage(
+            "rollout",
+            ArtifactKind.TRAJECTORIES,
+            "afm_core.teacher.team.stage:rollout",
+            (TeamConfig, AgentConfig),
+            (*_TEAM, *_LANGUAGE, "afm_core/tools", "afm_core/rewards"),
+        ),
+        Stage(
+            "sample",
+            ArtifactKind.TRAJECTORIES,
+            "afm_core.teacher.policy.stage:sample",
+            (TeamConfig, AgentConfig, EngineConfig),
+            ("afm_core/teacher/policy", *_TEAM, *_EPISODES),
         ),
         Stage(
             "curate",

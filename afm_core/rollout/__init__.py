@@ -2,7 +2,6 @@
 
 from afm_core.rollout.batch import run_episodes
 from afm_core.rollout.episode import Episode, Mode, Setting
-from afm_core.rollout.finish import scored
 from afm_core.rollout.pool import EpisodePool, RolloutStalled
 
-__all__ = ["Episode", "EpisodePool", "Mode", "RolloutStalled", "Setting", "run_episodes", "scored"]
+__all__ = ["Episode", "EpisodePool", "Mode", "RolloutStalled", "Setting", "run_episodes"]

@@ -16,7 +16,7 @@ from afm_core.coa import closed_book_prompt, grammar_for, prompt, stop_strings
 from afm_core.config import AgentConfig
 from afm_core.data import AgentTask, Origin, Segment, Status, Tag, Trajectory, Usage
 from afm_core.engines import FinishReason, Generation, GenerationRequest
-from afm_core.rollout.finish import scored
+from afm_core.rewards import scored
 from afm_core.rollout.observation import observation_segment
 from afm_core.rollout.reading import BadCall, Ended, ToolCall, read_closed_book, read_turn
 from afm_core.tokens import chat_prompt_ids

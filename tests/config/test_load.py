@@ -35,6 +35,9 @@ def test_layers_win_in_order(tmp_path: Path) -> None:
         ("=3", "section.key=value"),
         ("sft.max_tokens=999999", "max_tokens must not exceed micro_batch_tokens"),
         ("engine.kind=gpu9000", "'engine.kind'"),
+        ('team.endpoints=[{name="a", base_url="http://h/v1", model="m", concurency=3}]', "did you mean 'concurrency'?"),
+        ('team.endpoints=[{name="a", base_url="h:80", model="m"}]', "is no http address"),
+        ('team.endpoints=[{name="a", base_url="http://u:k@h/v1", model="m"}]', "must hold no credentials"),
     ],
 )
 def test_a_wrong_override_is_told_with_its_place(override: str, told: str) -> None:

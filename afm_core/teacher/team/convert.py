@@ -22,7 +22,7 @@ from typing import Any
 from afm_core.coa import check_trajectory, grammar_for
 from afm_core.config import GrammarName
 from afm_core.data import TOOL_TAGS, AgentTask, Status, Tag, Trajectory, Usage
-from afm_core.rollout import scored
+from afm_core.rewards import scored
 from afm_core.teacher.convert import trajectory_id
 from afm_core.teacher.team.linear import ChainWriter, Placed
 from afm_core.teacher.team.plan import Plan

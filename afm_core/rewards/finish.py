@@ -1,11 +1,11 @@
-"""From an ended episode to a scored trajectory: violations, reward, verdict.
+"""From an ended episode or demonstration to a scored trajectory: violations, reward, verdict.
 
 A failure of the policy is wrong (reward 0); a failure of anything else is unscored (reward None), never 0.
 """
 
 from afm_core.coa import check_trajectory
 from afm_core.data import POLICY_FAILURES, AgentTask, Status, Trajectory, Verdict, VerifierKind
-from afm_core.rewards import Score, score
+from afm_core.rewards.score import Score, score
 
 
 def scored(trajectory: Trajectory, task: AgentTask, check: bool = True) -> Trajectory:
