@@ -19,6 +19,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "rl": ("afm_cli.rl:rl", "Train a model by reinforcement learning, or on saved rollouts."),
     "tasks": ("afm_cli.tasks:tasks", "Generate, add and look at agentic tasks."),
     "eval": ("afm_cli.eval:evaluate", "Evaluate a model, or score given predictions."),
+    "diagnose": ("afm_cli.diagnose:diagnose", "Tell which experts of a mixture-of-experts model a domain uses."),
     "artifacts": ("afm_cli.artifacts:artifacts", "List, show, trace, verify and clean artifacts."),
     "trajectories": ("afm_cli.trajectories:trajectories", "Validate, import, export, list and show trajectories."),
     "models": ("afm_cli.models:models", "Fetch and list models."),

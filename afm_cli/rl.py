@@ -16,10 +16,11 @@ from afm_cli.common import (
     resolve_config,
     say,
 )
+from afm_cli.execute import execute
 
 if TYPE_CHECKING:
     from afm_core.config import RunConfig
-    from afm_core.execution import RunSession, StageRecord
+    from afm_core.execution import RunSession
     from afm_core.execution.rl_inputs import RlInputs
     from afm_core.store import ArtifactRef
 
@@ -139,8 +140,8 @@ def _run(session: "RunSession", inputs: "RlInputs") -> dict[str, Any]:
     from afm_core.execution import RunStatus
 
     held = {"policy": inputs.policy, "tasks": inputs.tasks, "corpus": inputs.corpus}
-    selected = _execute(session, "select", {**held, "base": inputs.base})
-    trained = _execute(session, "rl", {**held, "selected": selected.artifact})
+    selected = execute(session, "select", {**held, "base": inputs.base})
+    trained = execute(session, "rl", {**held, "selected": selected.artifact})
     record = session.finish(status=RunStatus.COMPLETED, report=str(session.directory.report))
     write_report(collect(record.model_dump(mode="json"), session.store), session.directory.report)
     fields = ("name", "cached", "seconds", "artifact", "metrics")
@@ -153,23 +154,6 @@ def _run(session: "RunSession", inputs: "RlInputs") -> dict[str, Any]:
         "rl": load_rl(session.store.open(trained.artifact).path),
         "report": record.report,
     }
-
-
-def _execute(session: "RunSession", name: str, inputs: "dict[str, ArtifactRef]") -> "StageRecord":
-    from afm_core.execution import Event, Progress, Waiting
-    from tasks.console import Console
-
-    console = Console.current()
-
-    def show(stage: str, event: Event) -> None:
-        if isinstance(event, Progress):
-            console.progress(stage, event.done, event.total, event.message, event.seconds_left)
-        elif isinstance(event, Waiting):
-            console.note(stage, f"waiting for {event.holder}")
-
-    record = session.execute(name, inputs, on_event=show)
-    console.finished(record)
-    return record
 
 
 def _replay(step: Path, out: Path | None, model: str, config: "RunConfig", as_json: bool) -> None:

@@ -22,6 +22,7 @@ TAKES: Mapping[str, Sequence[str]] = {
     "select": ("gpu",),
     "rl": ("ray", "gpu"),
     "evaluate": ("gpu",),
+    "diagnose": ("gpu",),
 }
 """stage -> the limits of which it takes a slot, beside the one of every stage."""
 

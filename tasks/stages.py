@@ -10,7 +10,7 @@ from prefect.states import State
 from prefect.tasks import exponential_backoff
 
 from afm_core.config import ConfigError
-from afm_core.execution import Retraining, RunSession, is_retryable, plan_retraining
+from afm_core.execution import Retraining, RunSession, expert_inputs, is_retryable, plan_retraining
 from afm_core.store import ArtifactRef
 from afm_core.tracking import Champion, Registry
 from tasks.runner import run_stage
@@ -86,8 +86,14 @@ def base(session: RunSession, corpus: Made) -> "State[Made]":
 
 @_stage_task()
 def sft(session: RunSession, base: Made, demonstrations: Made) -> "State[Made]":
-    """Fine-tune the base model on the curated demonstrations."""
-    return run_stage(session, "sft", {"base": base, "demonstrations": demonstrations})
+    """Fine-tune the base model (or experts that a diagnosis selected) on the curated demonstrations."""
+    return run_stage(session, "sft", {"base": base, "demonstrations": demonstrations, **expert_inputs(session)})
+
+
+@_stage_task()
+def diagnose(session: RunSession, model: Made) -> "State[Made]":
+    """Route texts of several domains through a mixture-of-experts model, and select experts."""
+    return run_stage(session, "diagnose", {"model": model})
 
 
 @_stage_task()

@@ -4,6 +4,7 @@ from afm_core.config.base import NOT_IN_KEY, Dtype, LoraConfig, Section, Trainer
 from afm_core.config.errors import ConfigError
 from afm_core.config.keys import key_fields
 from afm_core.config.load import home, load_config, merge, nearest, parse_config, profile_names, resolved_json
+from afm_core.config.moe import DiagnoseConfig, ExpertsConfig
 from afm_core.config.reinforcement import (
     Aggregation,
     Correction,
@@ -50,6 +51,7 @@ __all__ = [
     "CorpusConfig",
     "Correction",
     "CurationConfig",
+    "DiagnoseConfig",
     "Dtype",
     "EndpointConfig",
     "EngineConfig",
@@ -57,6 +59,7 @@ __all__ = [
     "Estimator",
     "EvaluationConfig",
     "ExecutionConfig",
+    "ExpertsConfig",
     "FailurePolicy",
     "GrammarName",
     "LoraConfig",

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from afm_core.config.base import Section
 from afm_core.config.errors import ConfigError
 from afm_core.config.sections import RunConfig
 
@@ -44,7 +45,7 @@ def load_config(profile: str, file: Path | None = None, overrides: Iterable[str]
     for layer in layers:
         merged = merge(merged, layer)
     merged["profile"] = profile
-    return _with_file_digest(parse_config(merged))
+    return _with_file_digests(parse_config(merged))
 
 
 def parse_config(values: Mapping[str, Any]) -> RunConfig:
@@ -69,17 +70,29 @@ def merge(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _with_file_digest(config: RunConfig) -> RunConfig:
-    """The digest of the user's task file stands for the file in stage keys: an edited file is another input."""
-    if config.tasks.file is None:
-        return config
-    path = Path(config.tasks.file).expanduser()
+def _with_file_digests(config: RunConfig) -> RunConfig:
+    """The digests of the user's files stand for the files in stage keys: an edited file is another input."""
+    changes: dict[str, Section] = {}
+    if config.tasks.file is not None:
+        path, digest = _digest("tasks.file", config.tasks.file)
+        changes["tasks"] = config.tasks.model_copy(update={"file": path, "file_sha256": digest})
+    if config.diagnose.domains:
+        found = {name: _digest(f"diagnose.domains.{name}", file) for name, file in config.diagnose.domains.items()}
+        update = {
+            "domains": {name: path for name, (path, _) in found.items()},
+            "sha256": {name: digest for name, (_, digest) in found.items()},
+        }
+        changes["diagnose"] = config.diagnose.model_copy(update=update)
+    return config.model_copy(update=changes)
+
+
+def _digest(key: str, file: str) -> tuple[str, str]:
+    """Absolute path and SHA-256 of a file that the configuration names."""
+    path = Path(file).expanduser()
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return str(path.resolve()), hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise ConfigError(f"cannot read tasks.file {path}: {error.strerror}") from error
-    tasks = config.tasks.model_copy(update={"file": str(path.resolve()), "file_sha256": digest})
-    return config.model_copy(update={"tasks": tasks})
+        raise ConfigError(f"cannot read {key} {path}: {error.strerror}") from error
 
 
 def _profile_layer(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from afm_core.config.base import NOT_IN_KEY, Dtype, Positive, Section, Share, TrainerConfig
+from afm_core.config.moe import DiagnoseConfig, ExpertsConfig
 from afm_core.config.reinforcement import RlConfig, RolloutConfig, SelectionConfig
 from afm_core.config.teacher import TeamConfig
 
@@ -184,9 +185,14 @@ class SftConfig(TrainerConfig):
     mask_observations: bool = True
     train_mistakes: bool = False
     keep_best: int = Field(default=0, ge=0)
+    experts: ExpertsConfig | None = None
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
+        if self.experts is not None and self.lora is not None:
+            raise ValueError("experts and lora exclude each other: both say what is trained")
+        if self.experts is not None and self.zero_stage == 3:
+            raise ValueError("experts needs zero_stage 0, 1 or 2: stage 3 would partition the fused experts")
         if self.max_tokens > self.micro_batch_tokens:
             raise ValueError("max_tokens must not exceed micro_batch_tokens: the longest trajectory must fit a batch")
         return self
@@ -300,6 +306,7 @@ class RunConfig(Section):
     curation: CurationConfig = CurationConfig()
     model: ModelConfig = ModelConfig()
     sft: SftConfig = SftConfig()
+    diagnose: DiagnoseConfig = DiagnoseConfig()
     selection: SelectionConfig = SelectionConfig()
     rl: RlConfig = RlConfig()
     rollout: RolloutConfig = RolloutConfig()

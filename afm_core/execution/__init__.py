@@ -1,6 +1,7 @@
 """Runs one stage as a fresh process, and keeps the record of a run. `afm stage` is the other end."""
 
 from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Submitted, Waiting
+from afm_core.execution.experts import checked_domains, expert_inputs, names_source, stored_model
 from afm_core.execution.pace import duration
 from afm_core.execution.preflight import open_run_store, store_uri
 from afm_core.execution.profile_tasks import known_to
@@ -45,12 +46,15 @@ __all__ = [
     "StageRecord",
     "Submitted",
     "Waiting",
+    "checked_domains",
     "duration",
+    "expert_inputs",
     "find_run",
     "is_retryable",
     "key_of",
     "known_to",
     "list_runs",
+    "names_source",
     "new_run_id",
     "open_run_store",
     "plan_retraining",
@@ -60,4 +64,5 @@ __all__ = [
     "spend_of",
     "stage_named",
     "store_uri",
+    "stored_model",
 ]

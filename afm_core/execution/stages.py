@@ -17,6 +17,7 @@ from afm_core.config import (
     ConfigError,
     CorpusConfig,
     CurationConfig,
+    DiagnoseConfig,
     EngineConfig,
     EvaluationConfig,
     ModelConfig,
@@ -51,6 +52,7 @@ _EPISODES = (*_TOKENS, "afm_core/tools", *_ENGINES, "afm_core/rollout", "afm_cor
 _SCORING = tuple(f"afm_core/evaluation/{name}.py" for name in ("rows", "metrics", "sampling"))
 _TRAINING = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "afm_core/training").glob("*.py")))
 """Without the folder of RL: what is edited there never invalidates an SFT model."""
+_EXPERTS = tuple(f"afm_core/moe/{name}.py" for name in ("capture", "expert_training", "metrics", "selection"))
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ STAGES: dict[str, Stage] = {
             ArtifactKind.MODEL,
             "afm_core.training.stages:sft",
             (SftConfig, AgentConfig),
-            (*_TRAINING, *_TOKENS),
+            (*_TRAINING, *_EXPERTS, *_TOKENS),
             needs_ray=True,
         ),
         Stage(
@@ -154,6 +156,7 @@ STAGES: dict[str, Stage] = {
             (RlConfig, RolloutConfig, SelectionConfig, AgentConfig, EngineConfig),
             (
                 *_TRAINING,
+                *_EXPERTS,
                 "afm_core/training/rl",
                 *(f"afm_core/evaluation/{name}.py" for name in ("protocols", "rows", "shards")),
                 *_SCORING,
@@ -184,6 +187,13 @@ STAGES: dict[str, Stage] = {
                 *(f"afm_core/evaluation/{name}.py" for name in ("stages", "gate", "gate_retrained", "promotion")),
                 *_SCORING,
             ),
+        ),
+        Stage(
+            "diagnose",
+            ArtifactKind.DIAGNOSIS,
+            "afm_core.moe.stages:diagnose",
+            (DiagnoseConfig,),
+            ("afm_core/moe", "afm_core/data"),
         ),
         Stage(
             "pool",

@@ -187,7 +187,8 @@ def effective_rank(blocks: list[NDArray[np.int64]], background: int | None, seed
 
     Roy and Vetterli's effective rank exp(H(sigma / sum sigma)) of r_d - r_bg [L, E] over min(L, E), after the singular
     values have lost what the same matrix of pure sampling noise has: half the difference of two random halves of the
-    documents is exactly such noise. 0: no direction stands out of the noise.
+    documents is exactly such noise. 0: no direction stands out of the noise; with one document a domain the noise is
+    not known (nan) and nothing is taken off.
     """
     generator = np.random.default_rng(seed)
 
@@ -197,7 +198,8 @@ def effective_rank(blocks: list[NDArray[np.int64]], background: int | None, seed
 
     sigma = np.linalg.svd(departures(np.stack([one.sum(0) for one in blocks]).astype(np.float64)), compute_uv=False)
     noise = np.zeros_like(sigma)
-    if min(len(one) for one in blocks) > 1:
+    known = min(len(one) for one in blocks) > 1
+    if known:
         pairs = _halves(blocks, generator)
         noise = np.mean(
             [
@@ -212,4 +214,5 @@ def effective_rank(blocks: list[NDArray[np.int64]], background: int | None, seed
     rank = np.where(kept.sum(-1) > 0, np.exp(entropy(parts)), 0.0)
     shape = blocks[0].shape[-2:]
     total = (sigma**2).sum(-1)
-    return rank / min(shape), np.where(total > 0, energy.sum(-1) / np.maximum(total, 1e-300), 0.0)
+    signal = np.where(total > 0, energy.sum(-1) / np.maximum(total, 1e-300), 0.0)
+    return rank / min(shape), signal if known else np.full_like(signal, np.nan)

@@ -8,11 +8,15 @@ or pairs of experts (n-grams, margins, co-selection, vocabulary) is computed fro
 Letters: T tokens, L mixture-of-experts layers, E experts, k experts a token, G blocks.
 """
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from afm_core.moe.capture import MoeLayer, Routing, ranked_scores
@@ -59,6 +63,23 @@ class DomainRouting:
     def top_k(self) -> int:
         """Experts a token and layer."""
         return int(self.sample.indices.shape[-1])
+
+    def save(self, path: Path) -> None:
+        """Write it as safetensors; equal content gives equal bytes."""
+        arrays = {name: getattr(self, name) for name in ("tokens", "counts", "gates")}
+        arrays |= {f"sample.{one.name}": getattr(self.sample, one.name) for one in fields(RoutingSample)}
+        # One entry: safetensors writes several in no fixed order.
+        about = {"domain": json.dumps({"name": self.name, "documents": self.documents})}
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata=about)
+
+    @classmethod
+    def load(cls, path: Path) -> "DomainRouting":
+        """What `save` wrote."""
+        with safe_open(path, framework="numpy") as file:
+            about = json.loads(file.metadata()["domain"])
+            sample = RoutingSample(*(file.get_tensor(f"sample.{one.name}") for one in fields(RoutingSample)))
+            tokens, counts, gates = (file.get_tensor(name) for name in ("tokens", "counts", "gates"))
+        return cls(about["name"], about["documents"], tokens, counts, gates, sample)
 
 
 @dataclass

@@ -167,3 +167,17 @@ def to_selection(
         num_experts=shape["num_experts"],
         trainable_share=trained / shape["parameters"],
     )
+
+
+def selection_name(domain: str, score: str) -> str:
+    """The file of a selection inside a diagnosis."""
+    return f"selections/{domain}-{score}.json"
+
+
+def selection_of(diagnosis: Path, domain: str, score: str) -> ExpertSelection:
+    """A selection of a diagnosis. Raises ConfigError listing what it has if there is no such selection."""
+    path = diagnosis / selection_name(domain, score)
+    if not path.is_file():
+        known = sorted(one.stem for one in (diagnosis / "selections").glob("*.json"))
+        raise ConfigError(f"the diagnosis has no selection {domain}-{score}; it has {', '.join(known) or 'none'}")
+    return ExpertSelection.load(path)

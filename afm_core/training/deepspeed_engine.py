@@ -153,7 +153,7 @@ class DeepSpeedEngine:
             raise ValueError(f"{directory} holds no training checkpoint")
 
     def model_state(self) -> dict[str, Tensor] | None:
-        """All parameters of the causal LM on rank 0, None elsewhere (a collective call).
+        """All parameters and lasting buffers of the causal LM on rank 0, None elsewhere (a collective call).
 
         With ZeRO-3 each rank holds a part of every parameter: they are gathered one by one. (Saving from rank 0
         alone is how a 7B model becomes a file of 138 kB: DeepSpeed#3841.)
@@ -167,7 +167,16 @@ class DeepSpeedEngine:
                 if self.rank == 0:
                     data = parameter.detach()
                     state[name.removeprefix(_PREFIX)] = data.to("cpu", copy=True) if partitioned else data
+        kept = self._engine.module.state_dict().keys()  # a router's correction bias is a buffer, and part of the model
+        state |= {
+            name.removeprefix(_PREFIX): buffer for name, buffer in self._engine.module.named_buffers() if name in kept
+        }
         return state if self.rank == 0 else None
+
+    @property
+    def model(self) -> Any:
+        """The causal LM."""
+        return self._engine.module.model
 
     def _ready(self, batch: PackedBatch) -> PackedBatch:
         """On the device; with ZeRO-3 in as many chunks on every rank, since each chunk gathers the head."""

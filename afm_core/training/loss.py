@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
+from afm_core.config import ConfigError
+
 ISOLATED = "afm_isolated"
 """Name of the attention implementation below, for `model.set_attn_implementation`."""
 
@@ -138,12 +140,24 @@ def isolated_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     bounds: tuple[int, ...] = (),
+    s_aux: Tensor | None = None,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within each [bounds[i], bounds[i+1]) of a packed row; query is [1, heads, T, head size].
 
     Registered with transformers under ISOLATED; `bounds` arrives through the model's keyword arguments.
+
+    Raises:
+        ConfigError: attention sinks, or rows beyond a sliding window: they would silently be trained as another model.
     """
+    if s_aux is not None:
+        raise ConfigError("this model's attention has sinks (gpt-oss), which training on packed rows does not know")
+    longest = max(end - start for start, end in pairwise(bounds))
+    if sliding_window and longest > sliding_window:
+        raise ConfigError(
+            f"a row of {longest} tokens exceeds the model's attention window of {sliding_window}: lower sft.max_tokens"
+        )
     assert (*bounds, 0)[-2:-1] == query.shape[2:3], "packed attention needs the rows' bounds"
     assert attention_mask is None, "packed attention takes no mask"
     grouped = query.shape[1] != key.shape[1]

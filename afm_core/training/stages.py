@@ -12,6 +12,7 @@ from typing import Any
 
 from afm_core.config import AgentConfig, ConfigError, Dtype, ModelConfig, SftConfig, key_fields
 from afm_core.data import documents_from_table, trajectories_from_table
+from afm_core.moe.selection import selection_of
 from afm_core.store import StageContext, StageInterrupted, StageResult, read_table
 from afm_core.training.channel import Channel
 from afm_core.training.checkpoints import check_disk_space, checkpoint_bytes
@@ -78,6 +79,7 @@ def sft(context: StageContext) -> StageResult:
         "directory": str(channel.directory),
         "resume": keeper.newest(lambda history: float(history[-1]["loss"])),
         "provenance": _provenance(context, config),
+        "experts": _experts(context, config),
     }
     sink = EventSink(context, keeper, prepared)
     with connected_ray(config):
@@ -89,7 +91,7 @@ def sft(context: StageContext) -> StageResult:
         {key: record[key] for key in ("step", "loss", "learning_rate", "supervised_tokens")} for record in sink.history
     ]
     write_json(context.output / LOSSES, losses)
-    return StageResult(metrics=_summary(sink.history, prepared))
+    return StageResult(metrics={**_summary(sink.history, prepared), **sink.drift})
 
 
 class EventSink:
@@ -103,6 +105,7 @@ class EventSink:
         self._steps = 0
         self.history: list[dict[str, Any]] | None = None
         self.stopped = ""
+        self.drift: dict[str, float] = {}
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Handle one event; see afm_core.training.worker for what is sent."""
@@ -118,6 +121,11 @@ class EventSink:
                 self.stopped = event["message"]
             case "finished":
                 self.history = event["history"]
+                self._routing(event["routing_overlap"])
+
+    def _routing(self, overlap: list[float]) -> None:
+        self.drift = {f"routing_overlap/layer_{place}": value for place, value in enumerate(overlap)}
+        self._context.log_metrics(self.drift, self._steps)
 
     def _step(self, record: Mapping[str, Any], seconds: float, pss: int) -> None:
         speed = record["tokens"] / seconds
@@ -182,6 +190,13 @@ def _lora_estimate(base: Path, config: SftConfig) -> int:
     return int(2 * config.lora.rank * widest * len(config.lora.targets) * shape.get("num_hidden_layers", 1))
 
 
+def _experts(context: StageContext, config: SftConfig) -> dict[str, Any] | None:
+    """The selection of the diagnosis that is trained; None: the whole model is."""
+    if config.experts is None:
+        return None
+    return selection_of(context.inputs["diagnosis"].path, config.experts.domain, config.experts.score).model_dump()
+
+
 def _provenance(context: StageContext, config: SftConfig) -> dict[str, Any]:
     inputs = context.inputs
     return {
@@ -190,6 +205,7 @@ def _provenance(context: StageContext, config: SftConfig) -> dict[str, Any]:
         "base_digest": inputs["base"].ref.digest,
         "demonstrations_digest": inputs["demonstrations"].ref.digest,
         "sft": key_fields(config),
+        **({"diagnosis_digest": inputs["diagnosis"].ref.digest} if config.experts is not None else {}),
     }
 
 

@@ -14,9 +14,12 @@ from typing import Any
 import torch
 
 from afm_core.config import SftConfig
+from afm_core.moe.expert_training import merged, published, train_only
+from afm_core.moe.selection import ExpertSelection
 from afm_core.training.channel import Channel
 from afm_core.training.checkpoints import read_progress, write_checkpoint
 from afm_core.training.deepspeed_engine import DeepSpeedEngine, load_for_training
+from afm_core.training.drift import RoutingDrift
 from afm_core.training.errors import TrainingStopped
 from afm_core.training.export import save_model
 from afm_core.training.lora import merge
@@ -28,13 +31,22 @@ from afm_core.training.sft import Hooks, StepRecord, TrainingState, total_steps,
 
 @dataclass(frozen=True)
 class Job:
-    """A training job. Paths as text: base model, channel directory, checkpoint to resume from (or none)."""
+    """A training job. Paths as text: base model, channel directory, checkpoint to resume from (or none).
+
+    experts: an ExpertSelection as JSON values, if only those experts are trained.
+    """
 
     config: dict[str, Any]
     base: str
     directory: str
     resume: str | None
     provenance: dict[str, Any]
+    experts: dict[str, Any] | None = None
+
+    @property
+    def selection(self) -> ExpertSelection | None:
+        """The experts that are trained, if not all of the model is."""
+        return None if self.experts is None else ExpertSelection.model_validate(self.experts)
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, for Ray Train's `train_loop_config`."""
@@ -49,9 +61,15 @@ def run(values: dict[str, Any]) -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(config.threads)
     began = time.monotonic()
-    engine = DeepSpeedEngine(SupervisedLoss(load_for_training(Path(job.base), config)), config)
-    state = _resume(engine, job)
     rows = read_rows(channel.rows)
+    model = load_for_training(Path(job.base), config)
+    if job.selection is not None:
+        assert config.experts is not None
+        train_only(model, job.selection, router=config.experts.router)
+    loss = SupervisedLoss(model)
+    drift = RoutingDrift(model, rows, config.experts)
+    engine = DeepSpeedEngine(loss, config)
+    state = _resume(engine, job)
     if engine.rank == 0:
         steps = total_steps(len(rows), config)
         channel.send(
@@ -63,7 +81,7 @@ def run(values: dict[str, Any]) -> None:
         _report(engine, channel, "stopped", message=str(stopped))
         return
     _export(engine, config, job, channel)
-    _report(engine, channel, "finished", history=state.to_json(), **memory())
+    _report(engine, channel, "finished", history=state.to_json(), routing_overlap=drift.overlap(), **memory())
 
 
 def _report(engine: DeepSpeedEngine, channel: Channel, kind: str, **values: Any) -> None:
@@ -96,6 +114,10 @@ def _export(engine: DeepSpeedEngine, config: SftConfig, job: Job, channel: Chann
     if state is not None:
         if config.lora is not None:
             state = merge(state, config.lora)
+        if job.selection is not None:
+            state = merged(state, job.selection)
+        if any(".experts." in name for name in state):
+            state = published(engine.model, state)
         dtype = "bfloat16" if config.dtype == "bf16" else "float32"
         save_model(state, Path(job.base), channel.model, job.provenance, dtype)
     barrier()

@@ -1,5 +1,6 @@
 """Tiny random models of every supported architecture: 3 layers, 6 experts, 2 a token."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,3 +79,21 @@ def tiny_model(name: str, seed: int = 0) -> Any:
         if part.endswith("e_score_correction_bias"):
             torch.nn.init.normal_(tensor, std=0.1)
     return model
+
+
+def write_model(directory: Path) -> Path:
+    """A Qwen3-MoE directory with the tiny model's tokenizer: 3 layers (the second dense), 6 experts."""
+    from afm_core.data import Document
+    from afm_core.training.tiny import make_tiny
+
+    words = ("The capital of Arland is Orlen.", "def area(side): return side * side", "It rained, and nobody minded.")
+    documents = [Document.create(f"d{place}", f"Title {place}", text) for place, text in enumerate(words)]
+    directory.mkdir(parents=True)
+    make_tiny(documents, directory, seed=0)
+    for name in ("config.json", "model.safetensors", "afm.json"):
+        (directory / name).unlink()
+    vocabulary = 1536
+    settings = {**_SETTINGS["Qwen3MoeConfig"], "vocab_size": vocabulary, "tie_word_embeddings": True}
+    torch.manual_seed(0)
+    transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**settings)).save_pretrained(directory)
+    return directory
