@@ -243,3 +243,8 @@ def test_an_outage_fails_the_stage_and_keeps_what_was_finished(store, documents,
 def test_without_an_endpoint_the_stage_says_what_is_missing(store, documents, play, single_task):
     with pytest.raises(ConfigError, match=r"team\.endpoints"):
         play(spec_of(store, documents, [single_task], endpoints=[]), Script())
+
+
+def test_figures_that_are_zero_are_there_too(store, documents, play, single_task):
+    _, metrics = play(spec_of(store, documents, [single_task], rollouts=1), Script(suggest=lambda _: {"answer": "no"}))
+    assert (metrics["correct"], metrics["solved_tasks"], metrics["cost"], metrics["invalid"]) == (0, 0, 0, 0)

@@ -29,7 +29,7 @@ from afm_core.data import (
 from afm_core.engines.backbone import BackbonePool
 from afm_core.store import StageContext, StageInterrupted, StageResult, read_table, write_table
 from afm_core.teacher.demonstrations import training_components
-from afm_core.teacher.team.figures import figures
+from afm_core.teacher.team.figures import outcome_figures, tip_figures
 from afm_core.teacher.team.record import TeamRecording
 from afm_core.teacher.team.shard import Shard, ShardResult, TaskOutcome, kept, play_shard
 from afm_core.teacher.team.tables import choices_table, recordings_table, tips_table, write_shard
@@ -170,10 +170,10 @@ def _write(context: StageContext, team: TeamConfig, shards: Sequence[Path], task
             everything += outcome.trajectories
             chosen += kept(outcome, team.keep)
             choices.append(outcome.choice)
-            counts.update(figures(outcome))
+            counts.update(outcome_figures(outcome))
         bare += [one.model_copy(update={"events": ()}) for one in recordings]
         tips += [Tip.model_validate_json(line) for line in _lines(directory / TIPS)]
-    counts["tips"] = sum(bool(tip.text) for tip in tips)
+    counts.update(tip_figures(tips))
     tables = {
         "trajectories": trajectories_table(chosen),
         "rollouts": trajectories_table(everything),
