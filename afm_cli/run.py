@@ -137,7 +137,7 @@ def show_result(document: dict[str, Any]) -> None:
     console.print(result_table(document))
     champion = document.get("champion")
     if champion:
-        console.print(f"registered: {champion.get('outcome')} ({champion.get('reason')})", highlight=False)
+        console.print(f"gate: {champion.get('outcome')} ({champion.get('reason')})", highlight=False)
     console.print(f"report: {document['report']}", highlight=False, soft_wrap=True)
 
 

@@ -116,13 +116,15 @@ def list_tasks(as_json: bool) -> None:
     Example: afm tasks ls --json
     """
     rows = [
-        {"source": source, "place": place, "tasks": len(found), "splits": _by_split(found)}
-        for source, place, found in _sources()
+        {"source": source, "place": place, "digest": digest, "tasks": len(found), "splits": _by_split(found)}
+        for source, place, digest, found in _sources()
     ]
     if as_json:
         emit({"task_sets": rows})
     for row in () if as_json else rows:
-        click.echo(f"{row['source']:9} {row['tasks']:6} tasks  {_words(row['splits'])}  {row['place']}")
+        click.echo(
+            f"{row['source']:9} {row['digest'][:12]}  {row['tasks']:6} tasks  {_words(row['splits'])}  {row['place']}"
+        )
     if not rows and not as_json:
         say("no tasks yet: afm tasks add FILE, or afm run --profile smoke")
 
@@ -140,8 +142,8 @@ def show(task_id: str, file: Path | None, as_json: bool) -> None:
     from afm_core.config import ConfigError
     from afm_core.taskcraft import read_user_tasks
 
-    sources = [("file", str(file), read_user_tasks(file))] if file else _sources()
-    matches = {task.id: task for _, _, found in sources for task in found if task.id.startswith(task_id)}
+    sources = [("file", str(file), "", read_user_tasks(file))] if file else _sources()
+    matches = {task.id: task for _, _, _, found in sources for task in found if task.id.startswith(task_id)}
     if len(matches) != 1:
         known = f"{len(matches)} tasks begin so: {', '.join(sorted(matches)[:5])}" if matches else "none begins so"
         raise ConfigError(f"no single task {task_id!r}: {known}; see `afm tasks ls`")
@@ -160,19 +162,20 @@ def _print(task: "AgentTask") -> None:
         click.echo(f"  {number}. {step.operation} {step.relation} of {subject} = {step.value}  [{step.document_id}]")
 
 
-def _sources() -> "list[tuple[str, str, list[AgentTask]]]":
-    """(kind of source, place, tasks) of everything known: the newest versions of pools first."""
+def _sources() -> "list[tuple[str, str, str, list[AgentTask]]]":
+    """(kind of source, place, digest, tasks) of everything known: the newest versions of pools first."""
     from afm_core.data import tasks_from_table
     from afm_core.store import ArtifactKind, read_table
     from afm_core.taskcraft import find_version, pool_names, pool_tasks
 
     store = open_configured_store()
     heads = [find_version(store, name) for name in pool_names(store)]
-    found = [("pool", str(head), pool_tasks(store, head)) for head in heads]
+    found = [("pool", str(head), head.ref.digest, pool_tasks(store, head)) for head in heads]
     for manifest in store.ls(ArtifactKind.TASKS):
         if manifest.stage != "add":  # the versions of pools
             artifact = store.open(store.ref(manifest))
-            found.append(("artifact", artifact.ref.uri, tasks_from_table(read_table(artifact.path / "tasks.parquet"))))
+            content = tasks_from_table(read_table(artifact.path / "tasks.parquet"))
+            found.append(("artifact", artifact.ref.uri, artifact.ref.digest, content))
     return found
 
 

@@ -38,18 +38,18 @@ def call(
     \b
     Examples:
       afm tools call search_local --args '{"query": "Bern population"}'
-      afm tools call read_local --args '{"title": "Bern"}' --profile smoke
+      afm tools call read_local --args '{"title": "Tupo Airport"}' --profile smoke
     """
     from afm_core.config import home
     from afm_core.taskcraft import corpus_documents
-    from afm_core.tools import ToolStatus, build_tools, call_with_json
+    from afm_core.tools import ToolStatus, build_tools, call_with_json, check_tool_name
 
     config = resolve_config(profile, config_file, overrides)
     bound = config.agent.tools
+    check_tool_name(name, bound)
     # A tool that no tag of the profile is bound to can be called as well.
     tag = name if name in bound else next((one for one, tool in bound.items() if tool == name), "web_search")
     agent = config.agent.model_copy(update={"tools": {tag: bound.get(name, name)}})
-    build_tools(agent, (), home() / "cache")  # a wrong name fails before the documents are made
     (tool,) = build_tools(agent, corpus_documents(config.corpus), home() / "cache").values()
     result = call_with_json(tool, arguments)
     # The output is JSON with and without --json: it is what scripts read.

@@ -26,6 +26,9 @@ from afm_core.evaluation.rows import CORRECT
 from afm_core.rewards import score
 from afm_core.taskcraft import read_user_tasks, user_rows
 
+NO_PREDICTION = "no_prediction"
+"""In the place of a status: the file of predictions does not have this task."""
+
 
 def read_tasks(path: Path) -> list[AgentTask]:
     """The tasks of a JSONL or parquet file in its order.
@@ -67,15 +70,16 @@ def read_predictions(path: Path, tasks: Sequence[AgentTask]) -> dict[str, tuple[
 def score_predictions(
     benchmark: str, tasks: Sequence[AgentTask], predictions: Mapping[str, tuple[str | None, Status]]
 ) -> dict[str, Any]:
-    """Score given answers. A task without one is wrong, not left out."""
+    """Score given answers. A task without one is wrong, not left out, and counted under NO_PREDICTION."""
     rows = []
     for index, task in enumerate(tasks):
         answer, status = predictions.get(task.id, (None, Status.COMPLETED))
         reward, reason = _reward(task, answer, status)
         if reward is None and status is Status.COMPLETED:
             status = Status.GRADER_ERROR
-        reason = "no prediction" if task.id not in predictions else reason
-        rows.append(_row(index, task, answer, status, reward) | {"reason": reason})
+        row = _row(index, task, answer, status, reward) | {"reason": reason}
+        missing = {} if task.id in predictions else {"status": NO_PREDICTION, "reason": "no prediction"}
+        rows.append(row | missing)
     return _document(benchmark, rows)
 
 

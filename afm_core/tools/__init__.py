@@ -1,7 +1,7 @@
 """What an agent can do: search and read a frozen corpus. Every tool answers malformed calls instead of raising."""
 
 from afm_core.tools.arguments import ARGUMENT_NAMES, call_with_json
-from afm_core.tools.build import CHARACTERS_PER_TOKEN, TOOL_NAMES, build_tools, check_tools
+from afm_core.tools.build import CHARACTERS_PER_TOKEN, TOOL_NAMES, build_tools, check_tool_name, check_tools
 from afm_core.tools.index import Hit, SentenceIndex
 from afm_core.tools.local import (
     LONGEST_ARGUMENT,
@@ -31,6 +31,7 @@ __all__ = [
     "ToolStatus",
     "build_tools",
     "call_with_json",
+    "check_tool_name",
     "check_tools",
     "contains_words",
     "cut",

@@ -1,7 +1,7 @@
 """Binds the tags of an agent's language to tools by name."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from afm_core.config import AgentConfig, ConfigError
@@ -51,6 +51,13 @@ def check_tools(agent: AgentConfig) -> None:
             raise ConfigError(f"agent.tools: {tag!r} is no tag that calls a tool{nearest(tag, tags)}")
         if name not in TOOL_NAMES:
             raise ConfigError(f"agent.tools.{tag}: no tool {name!r}{nearest(name, TOOL_NAMES)}")
+
+
+def check_tool_name(name: str, bound: Mapping[str, str]) -> None:
+    """Raises ConfigError unless `name` is a tool, or a tag that is bound to one; names the nearest."""
+    known = [*TOOL_NAMES, *bound]
+    if name not in known:
+        raise ConfigError(f"no tool {name!r}{nearest(name, known)}")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -50,6 +50,12 @@ def test_predictions_by_index_and_by_id(data, tmp_path):
     assert document["status"] == {"completed": 3}
 
 
+def test_a_task_without_a_prediction_is_wrong_and_counted_by_itself(data, tmp_path):
+    document = scored(data, tmp_path, [{"index": 0, "prediction": "paris"}])
+    assert (document["n"], document["scored"], document["accuracy"]) == (3, 3, 1 / 3)
+    assert document["status"] == {"completed": 1, "no_prediction": 2}
+
+
 def test_a_task_without_a_prediction_is_wrong_not_left_out(data, tmp_path):
     document = scored(data, tmp_path, [{"index": 0, "prediction": "Paris"}, {"index": 1, "prediction": None}])
     assert document["accuracy"] == document["accuracy_floor"] == 1 / 3

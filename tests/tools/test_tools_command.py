@@ -42,4 +42,10 @@ def test_malformed_arguments_are_answered_and_exit_with_2() -> None:
 def test_an_unknown_tool_names_the_nearest() -> None:
     error = _call("serch_local", '""').exception
     assert isinstance(error, ConfigError)
-    assert "did you mean 'search_local'" in str(error)
+    assert "no tool 'serch_local'; did you mean 'search_local'?" in str(error)
+    assert "agent.tools" not in str(error), "the user named no configuration key"
+
+
+def test_the_example_of_the_help_finds_something() -> None:
+    shown = CliRunner().invoke(tools, ["call", "--help"]).output
+    assert f'read_local --args \'{{"title": "{TITLE}"}}\' --profile smoke' in shown
