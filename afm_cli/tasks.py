@@ -115,7 +115,7 @@ def list_tasks(as_json: bool) -> None:
     \b
     Example: afm tasks ls --json
     """
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"source": source, "place": place, "digest": digest, "tasks": len(found), "splits": _by_split(found)}
         for source, place, digest, found in _sources()
     ]
