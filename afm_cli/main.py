@@ -16,6 +16,7 @@ from afm_core.config.environment import join_services, silence_telemetry
 _COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("afm_cli.run:run", "Run the whole pipeline of a profile."),
     "retrain": ("afm_cli.retrain:retrain", "Train for the new tasks of a task pool; the gate decides."),
+    "rollout": ("afm_cli.rollout:rollout", "Demonstrate tasks with a team of language models, or with a policy."),
     "rl": ("afm_cli.rl:rl", "Train a model by reinforcement learning, or on saved rollouts."),
     "tasks": ("afm_cli.tasks:tasks", "Generate, add and look at agentic tasks."),
     "eval": ("afm_cli.eval:evaluate", "Evaluate a model, or score given predictions."),

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from afm_core.store import Store
 
 _TABLE = "trajectories.parquet"
+_EVERY = "rollouts.parquet"
+"""Beside the chosen demonstrations of a task: all of them."""
 _EXPERIENCE = "experience.parquet"
 
 
@@ -35,12 +37,12 @@ def tables_in(place: str, store: Callable[[], "Store"]) -> list[Path]:
 
 
 def tables_of_store(store: "Store") -> Iterator[list[Path]]:
-    """All trajectory files of a store: demonstrations first, then evaluations, then rollouts of RL."""
+    """All trajectory files of a store: demonstrations first (chosen ones, then every rollout), evaluations, RL."""
     from afm_core.store import ArtifactKind
 
     for kind in (ArtifactKind.TRAJECTORIES, ArtifactKind.EVALUATION, ArtifactKind.MODEL):
         paths = [store.open(store.ref(manifest)).path for manifest in store.ls(kind)]
-        yield [file for path in paths for file in sorted(path.rglob(_TABLE))]
+        yield [file for name in (_TABLE, _EVERY) for path in paths for file in sorted(path.rglob(name))]
 
 
 def matching(identity: str, file: Path) -> "list[Trajectory]":

@@ -163,6 +163,7 @@ def resume(run: str, as_json: bool) -> None:
     from pathlib import Path
 
     from afm_cli.rl import train
+    from afm_cli.rollout import demonstrate
     from afm_cli.run import execute
     from afm_core.config import home
     from afm_core.execution import find_run, road_stage
@@ -176,6 +177,8 @@ def resume(run: str, as_json: bool) -> None:
 
         until = road_stage(given["until"])
         retrain(given["pool"], given["version"], *layers, _unfinished_refresh(record), until, as_json)
+    elif "teacher" in given:  # a run of `afm rollout`
+        demonstrate(given["tasks"], given["teacher"], *layers, as_json)
     elif "model" in given:  # a run of `afm rl`
         train(given["model"], given["tasks"], *layers, as_json)
     else:

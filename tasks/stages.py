@@ -10,7 +10,7 @@ from prefect.states import State
 from prefect.tasks import exponential_backoff
 
 from afm_core.config import ConfigError
-from afm_core.execution import Retraining, RunSession, expert_inputs, is_retryable, plan_retraining
+from afm_core.execution import Retraining, RunSession, expert_inputs, is_retryable, plan_retraining, teaching_stage
 from afm_core.store import ArtifactRef
 from afm_core.tracking import Champion, Registry
 from tasks.runner import run_stage
@@ -68,8 +68,8 @@ def pool(session: RunSession, corpus: Made, tasks: Made, **versions: Made) -> "S
 
 @_stage_task(run_name="teach {variant}")
 def teach(session: RunSession, corpus: Made, tasks: Made, variant: str = "", **additions: Made) -> "State[Made]":
-    """Demonstrate the training tasks (of a pool's version: those that it added) with the teacher."""
-    return run_stage(session, "teach", {"corpus": corpus, "tasks": tasks, **additions}, variant)
+    """Demonstrate the training tasks (of a pool's version: those that it added) with the run's teacher."""
+    return run_stage(session, teaching_stage(session.config), {"corpus": corpus, "tasks": tasks, **additions}, variant)
 
 
 @_stage_task()

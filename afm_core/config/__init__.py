@@ -40,7 +40,7 @@ from afm_core.config.sections import (
     TeacherConfig,
     TrackingConfig,
 )
-from afm_core.config.teacher import EndpointConfig, Structure, TeamConfig, ToolProtocol
+from afm_core.config.teacher import EndpointConfig, Structure, TeacherKind, TeamConfig, ToolProtocol
 
 __all__ = [
     "NOT_IN_KEY",
@@ -82,6 +82,7 @@ __all__ = [
     "Structure",
     "TasksConfig",
     "TeacherConfig",
+    "TeacherKind",
     "TeamConfig",
     "ToolProtocol",
     "TrackingConfig",

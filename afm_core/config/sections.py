@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from afm_core.config.base import NOT_IN_KEY, Dtype, Positive, Section, Share, TrainerConfig
 from afm_core.config.moe import DiagnoseConfig, ExpertsConfig
 from afm_core.config.reinforcement import RlConfig, RolloutConfig, SelectionConfig
-from afm_core.config.teacher import TeamConfig
+from afm_core.config.teacher import TeacherKind, TeamConfig
 
 
 class GrammarName(StrEnum):
@@ -125,7 +125,12 @@ class AgentConfig(Section):
 
 
 class TeacherConfig(Section):
-    """The solution teacher: how often it errs (and recovers), and its seed."""
+    """Who teaches in a run; of the solution teacher, how often it errs (and recovers), and its seed.
+
+    `kind` decides between two stages with keys of their own, so it is in neither.
+    """
+
+    kind: TeacherKind = Field(default=TeacherKind.SOLUTION, json_schema_extra=NOT_IN_KEY)
 
     mistake_rate: Share = 0.15
     seed: int = 0
@@ -315,6 +320,12 @@ class RunConfig(Section):
     registry: RegistryConfig = RegistryConfig()
     tracking: TrackingConfig = TrackingConfig()
     execution: ExecutionConfig = ExecutionConfig()
+
+    @model_validator(mode="after")
+    def _team_has_a_model(self) -> Self:
+        if self.teacher.kind is TeacherKind.TEAM and not self.team.endpoints:
+            raise ValueError("teacher.kind is 'team', which needs a language model: set team.endpoints")
+        return self
 
     @model_validator(mode="after")
     def _reinforcement_fits(self) -> Self:

@@ -14,6 +14,15 @@ from pydantic import Field, model_validator
 from afm_core.config.base import NOT_IN_KEY, Positive, Section
 
 
+class TeacherKind(StrEnum):
+    """Who demonstrates the training tasks of a run."""
+
+    SOLUTION = "solution"
+    """The solution teacher: walks the known solution paths; no language model (stage `teach`)."""
+    TEAM = "team"
+    """The language-model team of `team.endpoints` (stage `rollout`)."""
+
+
 class ToolProtocol(StrEnum):
     """How an executor asks for tools."""
 
@@ -72,7 +81,8 @@ class TeamConfig(Section):
     finished attempt is scored 0 to 10; a score of `reflection_below` or less calls for a reflection. `parallel`
     sub-tasks run at once where the plan allows. Notes longer than `memory_characters` are summarised, the latest
     `memory_recent` are left as they are. `model_calls` bounds a whole rollout; tool calls and seconds are bounded by
-    `agent.budget`. `tips` of failed runs are shown to the planner, `tips_per_shard` are mined (0: none).
+    `agent.budget`. `tips` of failed runs are shown to the planner, `tips_per_shard` are mined (0: none). `concurrency`
+    rollouts are played at a time; twice what the endpoints take together fills their pauses.
     """
 
     endpoints: tuple[EndpointConfig, ...] = Field(default=(), json_schema_extra=NOT_IN_KEY)

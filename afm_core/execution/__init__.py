@@ -6,7 +6,7 @@ from afm_core.execution.pace import duration
 from afm_core.execution.preflight import open_run_store, store_uri
 from afm_core.execution.profile_tasks import known_to
 from afm_core.execution.retraining import Retraining, plan_retraining
-from afm_core.execution.road import RoadStage, road_stage
+from afm_core.execution.road import RoadStage, road_stage, teaching_stage
 from afm_core.execution.runner import StageFailed
 from afm_core.execution.runs import (
     RunDirectory,
@@ -65,4 +65,5 @@ __all__ = [
     "stage_named",
     "store_uri",
     "stored_model",
+    "teaching_stage",
 ]

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from afm_core.config import Dtype, EngineConfig, RunConfig, TrainerConfig
 from afm_core.execution.preflight import open_run_store
-from afm_core.execution.road import RoadStage, stages_until
+from afm_core.execution.road import RoadStage, stages_until, teaching_stage
 from afm_core.execution.stages import key_of, stage_named
 from afm_core.store import ArtifactRef, StageSpec, Store
 
@@ -17,6 +17,7 @@ _ROAD: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("corpus", "", {}),
     ("tasks", "", {"corpus": "corpus"}),
     ("teach", "", {"corpus": "corpus", "tasks": "tasks"}),
+    ("rollout", "", {"corpus": "corpus", "tasks": "tasks"}),
     ("curate", "", {"demonstrations": "teach", "tasks": "tasks"}),
     ("base", "", {}),
     ("sft", "", {"base": "base", "demonstrations": "curate"}),
@@ -56,6 +57,8 @@ def plan_run(config: RunConfig, refresh: Iterable[str] = (), until: RoadStage = 
     for name, variant, sources in _ROAD:
         if name not in made or ("rl" in sources.values() and "rl" not in made):
             continue
+        if name == "curate":
+            sources = {**sources, "demonstrations": teaching_stage(config)}
         if name == "base" and config.model.source == "tiny":
             sources = {"corpus": "corpus"}
         step = _plan_stage(store, config, name, variant, sources, known)
@@ -100,6 +103,9 @@ def _resources(config: RunConfig, name: str) -> str:
             memory = _memory(config, _weight_bytes(config.engine.dtype) * max(workers, 1))
             engine = f"{_engine(config.engine)} {where}" + (f", about {memory} of weights" if memory else "")
             return f"{_trainer(config.rl, config)}; {engine}"
+        case "rollout":
+            places = sum(one.concurrency for one in config.team.endpoints)
+            return f"1 process, {len(config.team.endpoints)} endpoint(s), {places} requests at a time"
         case "select" if not (config.selection.samples or config.selection.closed_book_samples):
             return "1 process"
         case "select" | "evaluate":

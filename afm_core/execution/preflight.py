@@ -6,7 +6,8 @@ session ask here, so that a scheduled run is refused as early as one from the te
 
 import os
 
-from afm_core.config import RunConfig, home
+from afm_core.config import RunConfig, Runner, TeacherKind, home
+from afm_core.engines.backbone import endpoint_key
 from afm_core.execution.ray_target import ray_target
 from afm_core.execution.stages import key_of
 from afm_core.store import StageSpec, Store, open_store
@@ -18,16 +19,25 @@ def open_run_store(config: RunConfig, *, create: bool = True) -> Store:
     """The store of a run that may start; `create=False` (the plan) makes nothing.
 
     Raises:
-        ConfigError: an unusable store, an unknown tool, a Ray cluster whose jobs would not reach the store, or a base
-            model that is not in the store and cannot be had.
+        ConfigError: an unusable store, an unknown tool, a language model's key that is not set, a Ray cluster whose
+            jobs would not reach the store, or a base model that is not in the store and cannot be had.
     """
     check_tools(config.agent)
+    if config.teacher.kind is TeacherKind.TEAM:
+        check_keys(config)
     ray_target(config, store_uri(config))
     store = open_store(store_uri(config), home() / "cache", create=create)
     source = config.model.source
     if not is_made(source) and store.lookup(_base_key(config, store)) is None:
         check_source(source)
     return store
+
+
+def check_keys(config: RunConfig) -> None:
+    """Raise ConfigError if an endpoint of the team has no key here. Jobs of a cluster have their own environment."""
+    if config.execution.runner is Runner.PROCESS:
+        for endpoint in config.team.endpoints:
+            endpoint_key(endpoint)
 
 
 def store_uri(config: RunConfig) -> str:

@@ -49,6 +49,17 @@ def rl_inputs(store: Store, policy: ArtifactRef, tasks: ArtifactRef | None = Non
     return RlInputs(policy, base or policy, found, corpus, origins)
 
 
+def task_inputs(store: Store, tasks: ArtifactRef | None = None) -> tuple[ArtifactRef, ArtifactRef, dict[str, str]]:
+    """(tasks, corpus, where each came from) to demonstrate: `tasks`, else the newest of the store, and their documents.
+
+    Raises:
+        ConfigError: there are no tasks or no corpus in the store.
+    """
+    found, tasks_origin = (tasks, "given") if tasks else _tasks(store, [])
+    corpus, corpus_origin = _corpus(store, store.manifest(found).parents.get("corpus"), [])
+    return found, corpus, {"tasks": tasks_origin, "corpus": corpus_origin}
+
+
 def task_sets(store: Store) -> list[Manifest]:
     """Whole task sets, all four splits of them, oldest first: a selection for RL or a task pool alone is none."""
     return [one for one in store.ls(ArtifactKind.TASKS) if one.stage not in _PARTS]

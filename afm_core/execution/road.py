@@ -6,7 +6,7 @@ the plan and the flow cannot disagree about what a run makes.
 
 from enum import StrEnum
 
-from afm_core.config import ConfigError, RunConfig, nearest
+from afm_core.config import ConfigError, RunConfig, TeacherKind, nearest
 
 
 class RoadStage(StrEnum):
@@ -34,6 +34,11 @@ def road_stage(name: str) -> RoadStage:
         ) from None
 
 
+def teaching_stage(config: RunConfig) -> str:
+    """The stage that demonstrates in a run: `teach`, or `rollout` where the language-model team teaches."""
+    return "rollout" if config.teacher.kind is TeacherKind.TEAM else RoadStage.TEACH.value
+
+
 def stages_until(end: RoadStage, config: RunConfig) -> frozenset[str]:
     """The names of the stages that a run makes.
 
@@ -42,6 +47,8 @@ def stages_until(end: RoadStage, config: RunConfig) -> frozenset[str]:
     """
     order = list(RoadStage)
     made = {stage.value for stage in order[: order.index(end) + 1]}
+    if RoadStage.TEACH.value in made:
+        made = made - {RoadStage.TEACH.value} | {teaching_stage(config)}
     if config.rl.steps == 0:
         made -= {RoadStage.RL.value}
         if end is not RoadStage.SELECT:

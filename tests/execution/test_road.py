@@ -61,3 +61,28 @@ def test_the_plan_estimates_trainer_and_engine_of_rl() -> None:
     assert "ZeRO-1" in _resources("rl", "rl.dtype=bf16")
     assert _resources("select", "selection.samples=0", "selection.closed_book_samples=0") == "1 process"
     assert "engine" in _resources("select", "selection.samples=4")
+
+
+TEAM = (
+    "teacher.kind=team",
+    'team.endpoints=[{name="a", base_url="http://127.0.0.1:8/v1", model="m", concurrency=3}]',
+)
+
+
+def test_where_the_team_teaches_its_stage_takes_the_place_of_the_solution_teachers() -> None:
+    config = _config(*TEAM)
+    assert stages_until(RoadStage.TEACH, config) == {"corpus", "tasks", "rollout"}
+    steps = plan_run(config)
+    assert {step.name.partition(":")[0] for step in steps} == stages_until(RoadStage.RL, config)
+    assert "teach" not in {step.name for step in steps}
+    assert "3 requests at a time" in next(step.resources for step in steps if step.name == "rollout")
+
+
+def test_a_team_without_a_model_or_its_key_is_refused_before_anything_starts(monkeypatch) -> None:
+    with pytest.raises(ConfigError, match=r"set team\.endpoints"):
+        _config("teacher.kind=team")
+    keyed = 'team.endpoints=[{name="a", base_url="http://127.0.0.1:8/v1", model="m", key_variable="NO_SUCH_KEY"}]'
+    with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
+        plan_run(_config("teacher.kind=team", keyed))
+    monkeypatch.setenv("NO_SUCH_KEY", "x")
+    assert plan_run(_config("teacher.kind=team", keyed))

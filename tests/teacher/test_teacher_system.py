@@ -1,5 +1,7 @@
 """The solution teacher on a small world: it solves, it errs and recovers, and it fails openly."""
 
+import hashlib
+
 import pytest
 
 from afm_core.coa import check_trajectory, render_trajectory
@@ -238,3 +240,14 @@ def test_few_shot_examples_are_flawless_short_and_diverse(chain_task, single_tas
     assert [one.usage.tool_calls for one in chosen] == [1, 2]
     assert few_shot_examples([*flawless, flawed], 2) == chosen
     assert len(few_shot_examples(flawless, 9)) == 3
+
+
+def test_its_output_is_byte_for_byte_what_it_always_was(tools, chain_task, single_task, comparison_task):
+    """The digest of demonstrations and events of a fixed world: whatever is done to other teachers, these stay."""
+    tasks = [chain_task, single_task, comparison_task]
+    content = hashlib.sha256()
+    for seed in range(4):
+        recordings = demonstrate_all(tasks, tools, TeacherConfig(mistake_rate=0.7, seed=seed), AgentConfig())
+        for task, recording in zip(tasks, recordings, strict=True):
+            content.update(recording.model_dump_json().encode() + convert(recording, task).model_dump_json().encode())
+    assert content.hexdigest() == "112ec83f8b05cd96c953903ca6d694090c966efa5df7c2c3511e0b878b2fa266"

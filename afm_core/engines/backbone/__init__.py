@@ -3,6 +3,7 @@
 Unlike the engines of this room it takes and returns text, never ids: nothing of it is trained on as sampled.
 """
 
+from afm_core.engines.backbone.endpoint import endpoint_key
 from afm_core.engines.backbone.messages import (
     PASSING,
     USABLE,
@@ -38,4 +39,5 @@ __all__ = [
     "Tokens",
     "ToolCall",
     "ToolSpec",
+    "endpoint_key",
 ]

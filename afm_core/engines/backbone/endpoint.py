@@ -26,17 +26,23 @@ class Outcome:
     pause: float | None = None
 
 
+def endpoint_key(config: EndpointConfig) -> str:
+    """The endpoint's key from the environment, "" if it needs none. Raises ConfigError if its variable is not set."""
+    key = os.environ.get(config.key_variable, "") if config.key_variable else ""
+    if config.key_variable and not key:
+        raise ConfigError(
+            f"endpoint {config.name}: its key is to come from ${config.key_variable}, which is not set here"
+        )
+    return key
+
+
 class Endpoint:
     """A configured server with its limits. Raises ConfigError if its key's variable is not set."""
 
     def __init__(self, config: EndpointConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.config = config
         self.limits = Limits(config)
-        self._key = os.environ.get(config.key_variable, "") if config.key_variable else ""
-        if config.key_variable and not self._key:
-            raise ConfigError(
-                f"endpoint {config.name}: its key is to come from ${config.key_variable}, which is not set"
-            )
+        self._key = endpoint_key(config)
         self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # the whole reply is timed below

@@ -28,6 +28,7 @@ from afm_core.store import Artifact, ArtifactRef, Store, read_table
 
 T = TypeVar("T")
 MODEL_STAGES = ("base", "sft", "rl")
+TEACHING_STAGES = ("teach", "rollout")
 LOSSES = "losses.json"
 """The file of a trained model with a list of its optimiser steps (see afm_core.training.stages)."""
 
@@ -153,7 +154,8 @@ def _road(run: _Run, tasks: Mapping[str, AgentTask]) -> RoadView:
         splits.setdefault(str(task.split), Counter())[str(task.difficulty.hops)] += 1
     order = ("train", "dev", "gate", "test")
     names = [one["name"] for one in run.record.get("stages", ())]
-    taught = [_rows(run.stage(name), "trajectories.parquet") for name in names if name.partition(":")[0] == "teach"]
+    teaching = [name for name in names if name.partition(":")[0] in TEACHING_STAGES]
+    taught = [_rows(run.stage(name), "trajectories.parquet") for name in teaching]
     curated = run.stage("curate")
     counts = _json(curated.path / "counts.json") if curated else {}
     kept = _integer(counts, "kept")
@@ -222,7 +224,7 @@ def _trajectories(
     model = next((models[name] for name in reversed(MODEL_STAGES) if models[name] is not None), None)
     sampler = Sampler(tasks, run.record.get("config") or {}, model.path if model else None)
     views: list[TrajectoryView] = []
-    curated = run.stage("curate") or run.stage("teach")
+    curated = run.stage("curate") or next(filter(None, map(run.stage, TEACHING_STAGES)), None)
     if curated is not None:
         views += run.part("demonstrations", lambda: sampler.demonstrations(curated.path)) or []
     for view, artifact in evaluated:
