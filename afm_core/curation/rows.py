@@ -16,7 +16,7 @@ from afm_core.curation.leaks import LeakIndex
 from afm_core.curation.reasons import RejectReason
 from afm_core.data import TOOL_TAGS, AgentTask, Split, Status, Tag, Trajectory, is_guessable
 from afm_core.rewards import score
-from afm_core.teacher import check_clairvoyance
+from afm_core.teacher import TEAM_SOURCE, check_clairvoyance
 from afm_core.tools import fold
 
 INTERACTIONS = TOOL_TAGS | {Tag.THINK, Tag.PLAN, Tag.REFLECTION, Tag.DOUBLE_CHECK}
@@ -124,8 +124,15 @@ def _quality(
     return (
         (RejectReason.TOO_SIMPLE, lambda: _too_simple(trajectory, config.minimum_interactions)),
         (RejectReason.REDUNDANT_CALL, lambda: _redundant_call(trajectory)),
-        (RejectReason.CLAIRVOYANT, lambda: next(iter(check_clairvoyance(trajectory, task)), None)),
+        (RejectReason.CLAIRVOYANT, lambda: _clairvoyant(trajectory, task)),
     )
+
+
+def _clairvoyant(trajectory: Trajectory, task: AgentTask) -> str | None:
+    """What a teacher said unseen. A team of language models knows no solution: what it says unseen is its guess."""
+    if trajectory.source.startswith(TEAM_SOURCE):
+        return None
+    return next(iter(check_clairvoyance(trajectory, task)), None)
 
 
 def _leaked_question(trajectory: Trajectory, task: AgentTask, leaks: LeakIndex) -> str | None:

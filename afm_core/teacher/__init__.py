@@ -13,11 +13,12 @@ from afm_core.teacher.demonstrations import (
     teacher_ceiling,
     training_components,
 )
-from afm_core.teacher.events import SOURCE, Event, MistakeKind, Recording, Role, events_table
+from afm_core.teacher.events import SOURCE, TEAM_SOURCE, Event, MistakeKind, Recording, Role, events_table
 from afm_core.teacher.system import demonstrate
 
 __all__ = [
     "SOURCE",
+    "TEAM_SOURCE",
     "Event",
     "MistakeKind",
     "Recording",

@@ -20,6 +20,9 @@ from afm_core.tools.protocol import ToolStatus
 SOURCE = "solution_teacher"
 """The `source` of every trajectory made here: it knows the solution path and is no language model."""
 
+TEAM_SOURCE = "team:"
+"""The `source` of what a team of language models demonstrated is this and the model that played the team."""
+
 
 class Role(StrEnum):
     """The agents of the teacher."""

@@ -71,6 +71,11 @@ CASES = {
 }
 
 
+def test_a_team_may_guess_what_the_solution_teacher_may_not_say_unseen():
+    guess = CASES["knowledge from nowhere"][0]
+    assert reason_of(guess.model_copy(update={"source": "team:some-model"})) is None
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_each_fault_has_its_reason(name):
     trajectory, reason = CASES[name]

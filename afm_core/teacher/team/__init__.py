@@ -1,6 +1,6 @@
 """The multi-agent teacher: a team of language-model agents that demonstrates tasks whose solution nobody told it."""
 
-from afm_core.teacher.team.convert import SOURCE_PREFIX, convert_team
+from afm_core.teacher.team.convert import convert_team
 from afm_core.teacher.team.record import (
     Activation,
     CallRecord,
@@ -15,7 +15,6 @@ from afm_core.teacher.team.replay import ReplayDiverged, replay
 from afm_core.teacher.team.team import Rollout, Setting, solve
 
 __all__ = [
-    "SOURCE_PREFIX",
     "Activation",
     "CallRecord",
     "Question",

@@ -24,13 +24,11 @@ from afm_core.config import GrammarName
 from afm_core.data import TOOL_TAGS, AgentTask, Status, Tag, Trajectory, Usage
 from afm_core.rewards import scored
 from afm_core.teacher.convert import trajectory_id
+from afm_core.teacher.events import TEAM_SOURCE
 from afm_core.teacher.team.linear import ChainWriter, Placed
 from afm_core.teacher.team.plan import Plan
 from afm_core.teacher.team.record import Activation, TeamEvent, TeamRecording
 from afm_core.teacher.team.team import ACCEPTED
-
-SOURCE_PREFIX = "team:"
-"""The `source` of a trajectory is this and the model that played the team."""
 
 
 def convert_team(recording: TeamRecording, reflection_below: int, task: AgentTask | None = None) -> Trajectory | None:
@@ -71,7 +69,7 @@ def _trajectory(recording: TeamRecording, placed: list[Placed], unplaced: int) -
         **({"failure": recording.failure} if recording.failure else {}),
         **({"unplaced": str(unplaced)} if unplaced else {}),
     }
-    source, question = f"{SOURCE_PREFIX}{recording.model}", recording.question
+    source, question = f"{TEAM_SOURCE}{recording.model}", recording.question
     return Trajectory(
         id=trajectory_id(question.task_id, question.grammar, f"{source}#{recording.rollout}", segments),
         task_id=question.task_id,
