@@ -110,7 +110,7 @@ def _inputs(config: "RunConfig", tasks: str | None, model: str | None) -> "tuple
     from afm_core.execution.rl_inputs import task_inputs
     from afm_core.store import ArtifactKind
 
-    if model is None and not config.team.endpoints:
+    if model is None and not config.team.served:
         raise ConfigError(
             "nobody is there to demonstrate: set team.endpoints (docs/teacher.md shows how), or give --model to sample "
             "from a model of the store"

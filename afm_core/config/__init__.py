@@ -40,7 +40,7 @@ from afm_core.config.sections import (
     TeacherConfig,
     TrackingConfig,
 )
-from afm_core.config.teacher import EndpointConfig, Structure, TeacherKind, TeamConfig, ToolProtocol
+from afm_core.config.teacher import EndpointConfig, ServerConfig, Structure, TeacherKind, TeamConfig, ToolProtocol
 
 __all__ = [
     "NOT_IN_KEY",
@@ -74,6 +74,7 @@ __all__ = [
     "Runner",
     "Section",
     "SelectionConfig",
+    "ServerConfig",
     "SftConfig",
     "SftStart",
     "SplitCounts",

@@ -323,7 +323,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _team_has_a_model(self) -> Self:
-        if self.teacher.kind is TeacherKind.TEAM and not self.team.endpoints:
+        if self.teacher.kind is TeacherKind.TEAM and not self.team.served:
             raise ValueError("teacher.kind is 'team', which needs a language model: set team.endpoints")
         return self
 

@@ -38,7 +38,9 @@ class Structure(StrEnum):
     NONE = "none"
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
-    """The agent's schema; vLLM and the large providers enforce it while they sample."""
+    """The agent's schema, in the subset that strict providers take; enforced while the reply is sampled."""
+    BOUNDED = "bounded"
+    """The schema with the longest texts and lists written in (vLLM): a small model's reply then comes to an end."""
 
 
 class EndpointConfig(Section):
@@ -69,12 +71,31 @@ class EndpointConfig(Section):
         return self
 
 
+class ServerConfig(Section):
+    """vLLM servers to start on the Ray cluster for a stage: `count` of them, each with `gpus` and `cpus`.
+
+    `source` is a model directory that every node sees (or a hub id), `model` what it is called by; `arguments` are
+    vLLM's own, such as ["--tensor-parallel-size", "4"].
+    """
+
+    model: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    count: Positive = 1
+    gpus: int = Field(default=1, ge=0)
+    cpus: Positive = 1
+    concurrency: Positive = 32
+    timeout_seconds: float = Field(default=300.0, gt=0)
+    start_seconds: float = Field(default=900.0, gt=0)
+    arguments: tuple[str, ...] = ()
+
+
 class TeamConfig(Section):
     """A team of language-model agents that demonstrates tasks, `rollouts` times each.
 
-    Rollout i is played by `models[i % len(models)]` with a seed of its own (none named: every endpoint's model in
-    turn). `judge_model` decides ties that the scorer leaves (empty: a fixed order does). `keep` trajectories of a task
-    go to curation at most: the chosen one, then other right ones.
+    Models are served by `endpoints`, which are there, and by `servers`, which the stage starts on Ray. Rollout i is
+    played by `models[i % len(models)]` with a seed of its own (none named: every served model in turn). `judge_model`
+    decides ties that the scorer leaves (empty: a fixed order does). `keep` trajectories of a task go to curation at
+    most: the chosen one, then other right ones.
 
     A sub-task takes at most `subtask_turns` model turns and `subtask_attempts` attempts. The plan is revised after
     `replan_every` finished sub-tasks, after a failed one and after a rejected answer, `revisions` times at most. A
@@ -86,6 +107,7 @@ class TeamConfig(Section):
     """
 
     endpoints: tuple[EndpointConfig, ...] = Field(default=(), json_schema_extra=NOT_IN_KEY)
+    servers: tuple[ServerConfig, ...] = Field(default=(), json_schema_extra=NOT_IN_KEY)
     models: tuple[str, ...] = ()
     judge_model: str = ""
     rollouts: Positive = 4
@@ -115,14 +137,23 @@ class TeamConfig(Section):
         names = [one.name for one in self.endpoints]
         if len(set(names)) != len(names):
             raise ValueError("endpoints must have different names")
-        served = {one.model for one in self.endpoints}
+        served = self._served_models()
         asked = [*self.models, *([self.judge_model] if self.judge_model else [])]
         unserved = [model for model in asked if model not in served]
-        if self.endpoints and unserved:
-            raise ValueError(f"no endpoint serves {unserved[0]!r}; served: {', '.join(sorted(served))}")
+        if served and unserved:
+            raise ValueError(f"no endpoint serves {unserved[0]!r}; served: {', '.join(served)}")
         return self
 
     @property
     def teaching_models(self) -> tuple[str, ...]:
         """The models that play the team, in turn."""
-        return self.models or tuple(dict.fromkeys(one.model for one in self.endpoints))
+        return self.models or self._served_models()
+
+    @property
+    def served(self) -> bool:
+        """Whether there is a language model at all."""
+        return bool(self.endpoints or self.servers)
+
+    def _served_models(self) -> tuple[str, ...]:
+        names = [*(one.model for one in self.endpoints), *(one.model for one in self.servers)]
+        return tuple(dict.fromkeys(names))

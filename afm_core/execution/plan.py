@@ -104,8 +104,12 @@ def _resources(config: RunConfig, name: str) -> str:
             engine = f"{_engine(config.engine)} {where}" + (f", about {memory} of weights" if memory else "")
             return f"{_trainer(config.rl, config)}; {engine}"
         case "rollout":
-            places = sum(one.concurrency for one in config.team.endpoints)
-            return f"1 process, {len(config.team.endpoints)} endpoint(s), {places} requests at a time"
+            team = config.team
+            places = sum(one.concurrency for one in team.endpoints) + sum(
+                one.concurrency * one.count for one in team.servers
+            )
+            started = "".join(f", {one.count} vLLM server(s) of {one.gpus} GPU(s) each" for one in team.servers)
+            return f"1 process, {len(team.endpoints)} endpoint(s){started}, {places} requests at a time"
         case "select" if not (config.selection.samples or config.selection.closed_book_samples):
             return "1 process"
         case "select" | "evaluate":

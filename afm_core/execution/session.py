@@ -236,7 +236,7 @@ class RunSession:
         environment = dict(os.environ)
         environment["AFM_RUN_ID"] = self.record.run_id
         environment["AFM_HOME"] = str(self.home)
-        if stage_named(spec.stage).needs_ray:
+        if stage_named(spec.stage).uses_ray(self.config):
             environment.update(self._ray.environment())
         return environment
 

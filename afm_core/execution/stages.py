@@ -65,6 +65,12 @@ class Stage:
     sections: tuple[type[Section], ...]
     sources: tuple[str, ...]
     needs_ray: bool = False
+    ray_if: Callable[[RunConfig], bool] = lambda config: False
+    """Whether a configuration makes it need Ray that otherwise does not."""
+
+    def uses_ray(self, config: RunConfig) -> bool:
+        """Whether its process joins a Ray in a run of this configuration."""
+        return self.needs_ray or self.ray_if(config)
 
     def load(self) -> Callable[[StageContext], StageResult]:
         """Import the stage's function (and whatever heavy library it needs)."""
@@ -107,6 +113,7 @@ STAGES: dict[str, Stage] = {
             "afm_core.teacher.team.stage:rollout",
             (TeamConfig, AgentConfig),
             (*_TEAM, *_LANGUAGE, "afm_core/tools", "afm_core/rewards"),
+            ray_if=lambda config: bool(config.team.servers),
         ),
         Stage(
             "sample",

@@ -81,3 +81,14 @@ def test_the_config_is_frozen() -> None:
     with pytest.raises(ValueError):
         load_config("smoke").sft.__setattr__("epochs", 3)
     assert isinstance(load_config("smoke"), RunConfig)
+
+
+def test_models_must_be_served_by_an_endpoint_or_a_server() -> None:
+    server = 'team.servers=[{model="own", source="/models/own"}]'
+    assert load_config("smoke", None, [server, 'team.models=["own"]']).team.teaching_models == ("own",)
+    assert load_config("smoke", None, [server, "teacher.kind=team"]).team.served
+    with pytest.raises(ConfigError, match="no endpoint serves 'other'; served: own"):
+        load_config("smoke", None, [server, 'team.judge_model="other"'])
+    one = '{name="a", base_url="http://h/v1", model="m"}'
+    with pytest.raises(ConfigError, match="different names"):
+        load_config("smoke", None, [f"team.endpoints=[{one}, {one}]"])

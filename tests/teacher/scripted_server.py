@@ -1,14 +1,16 @@
 """An OpenAI-compatible server that plays a team by script and fails by plan: `python scripted_server.py '{...}'`.
 
-It prints its port and serves until it is killed. GET /stats tells what it saw. Options (JSON): `seconds` of service,
-`seed`, and shares of requests that meet a fault of the transport (`rate_limited` with `retry_after`, `error`, `slow` by
-`slowness`, `broken` off in the middle, `malformed`) or of the reply (`garbage`, `cut` at its length). Faults of the
-transport follow from how many requests there were, faults of the reply from the request itself, so that a request asked
-again gets the same reply.
+It prints its port and serves until it is killed; with $VLLM_API_KEY only those who send it. GET /stats tells what it
+saw. Options (JSON): `seconds` of service, `seed`, and shares of requests that meet a fault of the transport
+(`rate_limited` with `retry_after`, `error`, `slow` by `slowness`, `broken` off in the middle, `malformed`) or of the
+reply (`garbage`, `cut` at its length). Faults of the transport follow from how many requests there were, faults of the
+reply from the request itself, so that a request asked again gets the same reply.
 """
 
+import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 from collections import Counter
@@ -19,7 +21,7 @@ from afm_core.engines.backbone import CallStatus, ChatRequest, Message, Sampling
 
 TRANSPORT = ("rate_limited", "error", "slow", "broken", "malformed")
 REPLY = ("garbage", "cut")
-REASONS = {200: "OK", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error"}
+REASONS = {200: "OK", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error"}
 
 
 def read_request(body):
@@ -50,6 +52,7 @@ class Server:
         self.faults = Counter()
         self.answered = []
         self.service = 0.0
+        self.key = os.environ.get("VLLM_API_KEY", "").lower()
 
     def draw(self, kinds, key):
         """The fault of a request, None for none."""
@@ -76,6 +79,10 @@ class Server:
         method, path, _ = head.split(" ", 2)
         length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
         body = await reader.readexactly(length)
+        if path == "/health":
+            return await send(writer, 200, {})
+        if self.key and f"authorization: bearer {self.key}" not in head.lower():
+            return await send(writer, 401, {"error": "wrong key"})
         if method == "GET" and path == "/stats":
             fields = ("requests", "faults", "answered", "service")
             return await send(writer, 200, {name: getattr(self, name) for name in fields})
@@ -138,12 +145,16 @@ async def send(writer, status, content, headers=()):
     return True
 
 
-async def main(options):
-    server = await asyncio.start_server(Server(options).serve, "127.0.0.1", 0)
+async def main(options, host, port):
+    server = await asyncio.start_server(Server(options).serve, host, port)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("options", nargs="?", default="{}", type=json.loads)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", default=0, type=int)
+    asyncio.run(main(**vars(parser.parse_args())))

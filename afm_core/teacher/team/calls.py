@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from afm_core.coa import python_and_stdin
-from afm_core.config import GrammarName
+from afm_core.config import GrammarName, Structure
 from afm_core.data import Tag, text_sha256
 from afm_core.engines.backbone import ToolCall, ToolSpec
 from afm_core.teacher.team.record import CallRecord
+from afm_core.teacher.team.replies import format_of
 from afm_core.tools.protocol import Tool, ToolResult, ToolStatus
 
 ARGUMENTS: dict[Tag, dict[str, str]] = {
@@ -54,6 +55,18 @@ def tool_specs(tools: Mapping[Tag, Tool], grammar: GrammarName) -> tuple[ToolSpe
         ToolSpec(name=tag.value, description=tool.description, parameters=_schema(tag, grammar))
         for tag, tool in tools.items()
     )
+
+
+def turn_format(tools: Mapping[Tag, Tool], grammar: GrammarName, structure: Structure) -> dict[str, Any] | None:
+    """What a server is asked to hold a turn of the JSON protocol to: each call with the arguments of its own tool."""
+    text = {"type": "string"}
+    arguments = {tag: _schema(tag, grammar) for tag in tools}
+    calls = [
+        {"type": "object", "properties": {"tool": {**text, "enum": [tag.value]}, "arguments": schema}}
+        for tag, schema in arguments.items()
+    ]
+    properties = {"thought": text, "calls": {"type": "array", "items": {"anyOf": calls}}, "report": text}
+    return format_of("TurnReply", {"type": "object", "properties": properties}, structure)
 
 
 def argument_lines(tools: Mapping[Tag, Tool], grammar: GrammarName) -> str:

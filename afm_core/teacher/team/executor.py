@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from afm_core.config import AgentConfig, GrammarName, ToolProtocol
 from afm_core.data import Status, Tag
 from afm_core.engines.backbone import CallStatus, ChatReply, ChatRole, Exchange, Message, ToolCall
-from afm_core.teacher.team.calls import argument_lines, dispatch, tool_specs
+from afm_core.teacher.team.calls import argument_lines, dispatch, tool_specs, turn_format
 from afm_core.teacher.team.desk import REPAIRS, AgentFailed, Desk, RolloutEnded, again, system, unreadable, user
 from afm_core.teacher.team.journal import Journal
 from afm_core.teacher.team.prompts import executor, question_and_notes
 from afm_core.teacher.team.record import Activation, CallRecord, Question, TeamEvent, TeamRole
-from afm_core.teacher.team.replies import TurnReply, UnreadableReply, read_reply, response_format, spoken
+from afm_core.teacher.team.replies import TurnReply, UnreadableReply, read_reply, spoken
 from afm_core.tools.protocol import Tool, ToolStatus
 
 _FAILED = frozenset({ToolStatus.INFRA_ERROR, ToolStatus.TIMEOUT, ToolStatus.RATE_LIMITED})
@@ -89,7 +89,7 @@ class Executor:
         """One readable turn, asked for again where need be; appends what was unreadable to the conversation."""
         native, event, problem = self._native, None, ""
         specs = tool_specs(self.tools, self.agent.grammar) if native else ()
-        wanted = None if native else response_format(TurnReply, self.desk.config.structure)
+        wanted = None if native else turn_format(self.tools, self.agent.grammar, self.desk.config.structure)
         for _ in range(1 + REPAIRS):
             above = event.id if event else parent
             role, activation = TeamRole.EXECUTOR, Activation.TURN

@@ -14,6 +14,10 @@ from afm_core.config import Structure
 from afm_core.engines.backbone import ChatReply
 from afm_core.teacher.team.plan import Grade, Plan, Subtask
 
+_DROPPED = frozenset({"default", "title", "description", "minLength", "maxLength", "properties", "required"})
+_LONGEST_TEXT = 120
+_LONGEST_LIST = 3
+"""Characters and items of the bounded schemas."""
 _MOST_STARTS = 50
 """Places where an object could begin that are tried in one text."""
 
@@ -35,8 +39,8 @@ def _as_text(value: Any) -> Any:
 Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 AnswerText = Annotated[str, BeforeValidator(_as_text), StringConstraints(strip_whitespace=True, min_length=1)]
-Score10 = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, le=10)]
-Score4 = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1, le=4)]
+Score10 = Annotated[int, Field(ge=0, le=10), BeforeValidator(_no_boolean)]
+Score4 = Annotated[int, Field(ge=1, le=4), BeforeValidator(_no_boolean)]
 
 
 class _Reply(BaseModel):
@@ -166,26 +170,34 @@ def read_reply(text: str, form: type[ReplyT]) -> ReplyT:
 
 def response_format(form: type[BaseModel], structure: Structure) -> dict[str, Any] | None:
     """What a server is asked to hold the reply to, None for nothing."""
+    return format_of(form.__name__, form.model_json_schema(), structure)
+
+
+def format_of(name: str, schema: dict[str, Any], structure: Structure) -> dict[str, Any] | None:
+    """The same for a schema: every property required and no other allowed, as strict servers want it."""
     if structure is Structure.NONE:
         return None
     if structure is Structure.JSON_OBJECT:
         return {"type": "json_object"}
-    schema = _all_required(form.model_json_schema())
-    return {"type": "json_schema", "json_schema": {"name": form.__name__, "schema": schema, "strict": True}}
+    strict = _strict(schema, structure is Structure.BOUNDED)
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": strict, "strict": True}}
 
 
-def _all_required(node: Any) -> Any:
-    """The schema with every property required and no other allowed, as strict servers want it; no defaults, titles."""
+def _strict(node: Any, bounded: bool) -> Any:
+    """The schema without what strict servers refuse (defaults, titles, lengths), or with lengths for all."""
     if isinstance(node, list):
-        return [_all_required(one) for one in node]
+        return [_strict(one, bounded) for one in node]
     if not isinstance(node, dict):
         return node
-    properties = node.get("properties")
-    if not isinstance(properties, dict):
-        return {key: _all_required(value) for key, value in node.items() if key not in {"default", "title"}}
-    kept = {key: _all_required(value) for key, value in node.items() if key in {"type", "$defs"}}
-    named = {name: _all_required(value) for name, value in properties.items()}
-    return {**kept, "properties": named, "required": list(named), "additionalProperties": False}
+    kept = {key: _strict(value, bounded) for key, value in node.items() if key not in _DROPPED}
+    if "properties" in node:
+        named = {name: _strict(value, bounded) for name, value in node["properties"].items()}
+        kept |= {"properties": named, "required": list(named), "additionalProperties": False}
+    if bounded and node.get("type") == "string" and "enum" not in node:
+        kept["maxLength"] = min(node.get("maxLength", _LONGEST_TEXT), _LONGEST_TEXT)
+    if bounded and node.get("type") == "array":
+        kept["maxItems"] = min(node.get("maxItems", _LONGEST_LIST), _LONGEST_LIST)
+    return kept
 
 
 def _told(error: ValidationError) -> str:

@@ -11,10 +11,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from afm_core.config import AgentConfig, ConfigError, TeamConfig
+from afm_core.config import AgentConfig, ConfigError, EndpointConfig, TeamConfig
 from afm_core.data import (
     ADDED_FILE,
     AgentTask,
@@ -27,6 +28,7 @@ from afm_core.data import (
     trajectories_table,
 )
 from afm_core.engines.backbone import BackbonePool
+from afm_core.engines.backbone.ray_servers import served
 from afm_core.store import StageContext, StageInterrupted, StageResult, read_table, write_table
 from afm_core.teacher.demonstrations import training_components
 from afm_core.teacher.team.figures import outcome_figures, tip_figures
@@ -61,11 +63,14 @@ def rollout(context: StageContext) -> StageResult:
 
     Raises:
         ConfigError: no endpoint is configured, or none accepts its key. BackboneGone: the endpoints are away.
+        ServerFailed: a server of `team.servers` did not start.
         StageInterrupted: told to stop; what was finished is sealed.
     """
-    if not context.section(TeamConfig).endpoints:
+    team = context.section(TeamConfig)
+    if not team.served:
         raise ConfigError("the team needs a language model: set team.endpoints (docs/teacher.md shows how)")
-    return run_teacher(context, TeamTeacher)
+    with served(team.servers) as started:
+        return run_teacher(context, partial(TeamTeacher, [*team.endpoints, *started]))
 
 
 def run_teacher(context: StageContext, open_teacher: Opener) -> StageResult:
@@ -116,8 +121,16 @@ def _demonstrate(context: StageContext, teacher: Teacher, tasks: Sequence[AgentT
 class TeamTeacher:
     """The team: each shard on an event loop of its own, each finished rollout sealed."""
 
-    def __init__(self, context: StageContext, team: TeamConfig, agent: AgentConfig, tools: Mapping[Tag, Tool]) -> None:
-        self._context, self._team, self._agent, self._tools = context, team, agent, tools
+    def __init__(
+        self,
+        endpoints: Sequence[EndpointConfig],
+        context: StageContext,
+        team: TeamConfig,
+        agent: AgentConfig,
+        tools: Mapping[Tag, Tool],
+    ) -> None:
+        self._endpoints, self._context = endpoints, context
+        self._team, self._agent, self._tools = team, agent, tools
 
     def demonstrate(self, number: int, tasks: Sequence[AgentTask], tips: Sequence[Tip]) -> ShardResult:
         """Play what is missing of the shard."""
@@ -136,7 +149,7 @@ class TeamTeacher:
             file.write_text(recording.model_dump_json(), encoding="utf-8")
             self._context.seal(f"{prefix}{recording.id}", file)
 
-        async with BackbonePool(self._team.endpoints) as backbone:
+        async with BackbonePool(self._endpoints) as backbone:
             setting = Setting(backbone, self._team, self._agent, self._tools)
             return await play_shard(shard, setting, keep, self._context.stopping)
 
