@@ -44,7 +44,7 @@ TASKS = [
     AgentTask.create("What is the currency of Peru?", ("Sol",)),
     AgentTask.create("In which country is Nairobi?", ("Kenya",)),
 ]
-AGENT = AgentConfig(budget=Budget(seconds=1800, tool_calls=6))
+AGENT = AgentConfig(budget=Budget(tool_calls=6))
 
 
 def team(arguments: argparse.Namespace) -> TeamConfig:

@@ -6,7 +6,7 @@ environment variable that holds one.
 """
 
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -101,9 +101,10 @@ class TeamConfig(Section):
     `replan_every` finished sub-tasks, after a failed one and after a rejected answer, `revisions` times at most. A
     finished attempt is scored 0 to 10; a score of `reflection_below` or less calls for a reflection. `parallel`
     sub-tasks run at once where the plan allows. Notes longer than `memory_characters` are summarised, the latest
-    `memory_recent` are left as they are. `model_calls` bounds a whole rollout; tool calls and seconds are bounded by
-    `agent.budget`. `tips` of failed runs are shown to the planner, `tips_per_shard` are mined (0: none). `concurrency`
-    rollouts are played at a time; twice what the endpoints take together fills their pauses.
+    `memory_recent` are left as they are. `model_calls` and `seconds` (waiting for endpoints included) bound a whole
+    rollout, as `agent.budget.tool_calls` does. `tips` of failed runs are shown to the planner, `tips_per_shard` are
+    mined (0: none). `concurrency` rollouts are played at a time; twice what the endpoints take together fills their
+    pauses.
     """
 
     endpoints: tuple[EndpointConfig, ...] = Field(default=(), json_schema_extra=NOT_IN_KEY)
@@ -127,10 +128,20 @@ class TeamConfig(Section):
     memory_characters: Positive = 6000
     memory_recent: Positive = 4
     model_calls: Positive = 80
+    seconds: float = Field(default=3600.0, gt=0)
     tips: int = Field(default=5, ge=0)
     tips_per_shard: int = Field(default=4, ge=0)
     shard_tasks: Positive = 32
     concurrency: Positive = Field(default=16, json_schema_extra=NOT_IN_KEY)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_models(cls, values: Any) -> Any:
+        """Name the models that play if none is named: they decide a demonstration, where they are served does not."""
+        if not isinstance(values, dict) or values.get("models"):
+            return values
+        places = [*_rows(values.get("endpoints")), *_rows(values.get("servers"))]
+        return {**values, "models": tuple(dict.fromkeys(name for name in map(_model_of, places) if name))}
 
     @model_validator(mode="after")
     def _served(self) -> Self:
@@ -145,11 +156,6 @@ class TeamConfig(Section):
         return self
 
     @property
-    def teaching_models(self) -> tuple[str, ...]:
-        """The models that play the team, in turn."""
-        return self.models or self._served_models()
-
-    @property
     def served(self) -> bool:
         """Whether there is a language model at all."""
         return bool(self.endpoints or self.servers)
@@ -157,3 +163,12 @@ class TeamConfig(Section):
     def _served_models(self) -> tuple[str, ...]:
         names = [*(one.model for one in self.endpoints), *(one.model for one in self.servers)]
         return tuple(dict.fromkeys(names))
+
+
+def _rows(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _model_of(place: Any) -> str:
+    name = place.get("model") if isinstance(place, dict) else getattr(place, "model", None)
+    return name if isinstance(name, str) else ""

@@ -30,10 +30,15 @@ def spend_of(record: RunRecord) -> Spend:
     made = [stage for stage in record.stages if not stage.cached]
     seconds = sum(stage.seconds for stage in made) + sum(one.seconds for one in record.progress.values())
     sampled = sum(_count(stage, _SAMPLED) for stage in made)
-    money = seconds / 3600 * prices.price_per_hour + sampled / 1e6 * prices.price_per_million_tokens
+    asked = sum(_number(stage, "cost") for stage in made)  # of endpoints, at the prices that they are configured with
+    money = asked + seconds / 3600 * prices.price_per_hour + sampled / 1e6 * prices.price_per_million_tokens
     return Spend(round(seconds, 1), sampled, sum(_count(stage, _TRAINED) for stage in made), round(money, 4))
 
 
 def _count(stage: StageRecord, metrics: dict[str, str]) -> int:
-    value = stage.metrics.get(metrics.get(stage.name.partition(":")[0], ""))
-    return int(value) if isinstance(value, int | float) else 0
+    return int(_number(stage, metrics.get(stage.name.partition(":")[0], "")))
+
+
+def _number(stage: StageRecord, metric: str) -> float:
+    value = stage.metrics.get(metric)
+    return value if isinstance(value, int | float) else 0

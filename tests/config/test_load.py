@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afm_core.config import ConfigError, RunConfig, load_config, merge, parse_config, profile_names, resolved_json
+from afm_core.config import (
+    ConfigError,
+    RunConfig,
+    key_fields,
+    load_config,
+    merge,
+    parse_config,
+    profile_names,
+    resolved_json,
+)
 
 
 @pytest.mark.parametrize("profile", profile_names())
@@ -85,10 +94,21 @@ def test_the_config_is_frozen() -> None:
 
 def test_models_must_be_served_by_an_endpoint_or_a_server() -> None:
     server = 'team.servers=[{model="own", source="/models/own"}]'
-    assert load_config("smoke", None, [server, 'team.models=["own"]']).team.teaching_models == ("own",)
+    endpoints = 'team.endpoints=[{name="a", base_url="http://h/v1", model="m"}]'
+    assert load_config("smoke", None, [server, 'team.models=["own"]']).team.models == ("own",)
+    assert load_config("smoke", None, [server, endpoints]).team.models == ("m", "own")
     assert load_config("smoke", None, [server, "teacher.kind=team"]).team.served
     with pytest.raises(ConfigError, match="no endpoint serves 'other'; served: own"):
         load_config("smoke", None, [server, 'team.judge_model="other"'])
     one = '{name="a", base_url="http://h/v1", model="m"}'
     with pytest.raises(ConfigError, match="different names"):
         load_config("smoke", None, [f"team.endpoints=[{one}, {one}]"])
+
+
+def test_the_models_that_teach_are_in_the_key_and_where_they_are_served_is_not() -> None:
+    def key(address: str, model: str) -> dict[str, object]:
+        endpoints = f'team.endpoints=[{{name="a", base_url="{address}", model="{model}"}}]'
+        return key_fields(load_config("smoke", None, [endpoints]).team)
+
+    assert key("http://h/v1", "m") == key("http://g/v1", "m")
+    assert key("http://h/v1", "m") != key("http://h/v1", "n")

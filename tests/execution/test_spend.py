@@ -24,13 +24,14 @@ def test_the_spend_of_a_run() -> None:
             stage("teach", 100, cached=True),
             stage("sft", 600, tokens=7_000),
             stage("rl", 300, model_tokens=1_000_000),
+            stage("rollout", 0, cost=4),
             stage("evaluate:policy:rl", 50),
         ],
         progress={"evaluate:base": StageProgress(done=1, total=2, seconds=50)},
     )
     spend = spend_of(record)
     assert (spend.seconds, spend.tokens_trained, spend.tokens_sampled) == (1000, 1_007_000, 1_000_000)
-    assert spend.money == 1.0 + 2.0
+    assert spend.money == 1.0 + 2.0 + 4.0
 
 
 def test_a_record_of_another_version_costs_its_time() -> None:

@@ -101,8 +101,15 @@ def test_a_stopped_stage_goes_on_at_the_next_shard_with_the_same_bytes(run, sing
     whole, _ = run(engine_of(turns("Nairobi")), tasks, key="d")
     stopping = threading.Event()
     first, second = engine_of(turns("Nairobi")), engine_of(turns("Nairobi"))
+    told = []
+
+    def stop_after_the_first_shard(done, total, message):
+        told.append((done, total))
+        if told.count((3, 6)) == 2:  # by its last episode, and when it is sealed
+            stopping.set()
+
     with pytest.raises(StageInterrupted):
-        run(first, tasks, stopping=stopping, progress=lambda done, total, message: stopping.set())
+        run(first, tasks, stopping=stopping, progress=stop_after_the_first_shard)
     resumed, metrics = run(second, tasks)
     assert len(first.sessions) == len(second.sessions) == 1
     assert resumed.ref.digest == whole.ref.digest

@@ -362,7 +362,7 @@ def test_a_run_over_its_time_ends_with_what_was_recorded(play):
             await asyncio.sleep(100)
             return await super().complete(request)
 
-    recording = play(Slow(), agent=AgentConfig(budget=Budget(seconds=250)))
+    recording = play(Slow(), seconds=250)
     assert recording.status is Status.TIMEOUT
     assert len([one for one in recording.events if one.exchange]) == 2
 

@@ -288,12 +288,12 @@ def test_a_run_that_failed_replays_to_the_same_failure(ends):
             await asyncio.sleep(100)
             return await super().complete(request)
 
-    agent = AgentConfig(budget=Budget(seconds=250)) if ends == "timeout" else AgentConfig()
+    limits = {"seconds": 250} if ends == "timeout" else {}
     script = Slow() if ends == "timeout" else Script()
     if ends == "server":
         script = Script(suggest=lambda _: CallStatus.SERVER_ERROR)
-    recording = play(script, agent=agent, tools={Tag.WEB_SEARCH: Broken() if ends == "tool" else Echo()})
-    again = run_virtually(replay(recording, TeamConfig(), agent))[0]
+    recording = play(script, tools={Tag.WEB_SEARCH: Broken() if ends == "tool" else Echo()}, **limits)
+    again = run_virtually(replay(recording, TeamConfig(**limits), AgentConfig()))[0]
     assert recording.status is not Status.COMPLETED
     assert again.without_times() == recording.without_times()
 

@@ -6,6 +6,7 @@ and ties are settled by the fixed order: the shortest legal way is the one to le
 """
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 
 from afm_core.config import AgentConfig, EngineConfig, TeamConfig
@@ -15,7 +16,7 @@ from afm_core.rollout import run_episodes
 from afm_core.store import StageContext, StageInterrupted, StageResult
 from afm_core.teacher.team.choice import choose
 from afm_core.teacher.team.shard import ShardResult, TaskOutcome
-from afm_core.teacher.team.stage import run_teacher
+from afm_core.teacher.team.stage import Advance, run_teacher
 from afm_core.teacher.team.tips import Tip
 from afm_core.tools.protocol import Tool
 
@@ -36,8 +37,11 @@ class PolicyTeacher:
         self._context, self._team, self._agent, self._tools = context, team, agent, tools
         self._engine: Engine | None = None
 
-    def demonstrate(self, number: int, tasks: Sequence[AgentTask], tips: Sequence[Tip]) -> ShardResult:
+    def demonstrate(
+        self, number: int, tasks: Sequence[AgentTask], tips: Sequence[Tip], advance: Advance
+    ) -> ShardResult:
         """Sample the whole shard; an attempt that is stopped within it samples it again."""
+        finished = itertools.count(1)
         attempts = [task for task in tasks for _ in range(self._team.rollouts)]
         trajectories = run_episodes(
             attempts,
@@ -46,6 +50,7 @@ class PolicyTeacher:
             self._agent,
             temperature=self._team.temperature,
             seed=self._team.seed,
+            on_finished=lambda trajectory: advance(next(finished)),
             stopping=self._context.stopping,
         )
         if self._context.stopping.is_set():

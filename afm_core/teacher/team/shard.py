@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
 
@@ -53,7 +53,7 @@ class Shard:
 
     tasks: Sequence[AgentTask]
     tips: Sequence[Tip] = ()
-    done: Mapping[str, TeamRecording] | None = None
+    done: Mapping[str, TeamRecording] = field(default_factory=dict)
 
 
 async def play_shard(
@@ -65,7 +65,7 @@ async def play_shard(
         StageInterrupted: `stopping` was set; rollouts that were not finished are dropped.
         BackboneGone, ConfigError: no demonstration is possible (see afm_core.engines.backbone).
     """
-    done = dict(shard.done or {})
+    done = dict(shard.done)
     waiting = _missing(shard, setting, done)
     lock = asyncio.Lock()
 
@@ -81,7 +81,7 @@ async def play_shard(
     outcomes = await asyncio.gather(*(_outcome(task, setting.config, done, judge) for task in shard.tasks))
     failed = [one for outcome in outcomes for one in outcome.trajectories if one.reward == 0.0]
     tasks = {task.id: task for task in shard.tasks}
-    model = setting.config.judge_model or setting.config.teaching_models[0]
+    model = setting.config.judge_model or setting.config.models[0]
     tips = await mine(failed, tasks, shard.tips, model, setting.backbone, setting.config)
     return ShardResult(tuple(outcomes), tuple(tips))
 
@@ -101,7 +101,7 @@ def kept(outcome: TaskOutcome, count: int) -> list[Trajectory]:
 
 def _missing(shard: Shard, setting: Setting, done: Mapping[str, TeamRecording]) -> Iterator[tuple[Question, Rollout]]:
     """The rollouts still to be played, task by task."""
-    config, models = setting.config, setting.config.teaching_models
+    config, models = setting.config, setting.config.models
     for task in shard.tasks:
         question = question_of(task, setting)
         tips = tips_for(question.text, shard.tips, config.tips)

@@ -8,6 +8,7 @@ Files: trajectories.parquet (what goes on to curation), rollouts.parquet (all of
 """
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -43,10 +44,16 @@ from afm_core.tools.protocol import Tool
 OUTCOMES, TIPS = "outcomes.jsonl", "tips.jsonl"
 
 
+Advance = Callable[[int], None]
+"""Tell how many rollouts of a shard are done; shown as progress, nothing else."""
+
+
 class Teacher(Protocol):
     """What demonstrates a shard of tasks."""
 
-    def demonstrate(self, number: int, tasks: Sequence[AgentTask], tips: Sequence[Tip]) -> ShardResult:
+    def demonstrate(
+        self, number: int, tasks: Sequence[AgentTask], tips: Sequence[Tip], advance: Advance
+    ) -> ShardResult:
         """All rollouts of the shard's tasks. Raises StageInterrupted when told to stop."""
         ...
 
@@ -79,7 +86,7 @@ def run_teacher(context: StageContext, open_teacher: Opener) -> StageResult:
     agent, team = context.section(AgentConfig), context.section(TeamConfig)
     tools = build_tools(agent, documents, context.scratch / "tools", training_components(documents, known))
     with closing(open_teacher(context, team, agent, tools)) as teacher:
-        shards = _demonstrate(context, teacher, tasks, team.shard_tasks)
+        shards = _demonstrate(context, teacher, tasks, team)
     return _write(context, team, shards, len(tasks))
 
 
@@ -96,26 +103,32 @@ def _inputs(context: StageContext) -> tuple[list[Document], list[AgentTask], lis
     return documents, [train[name] for name in sorted(train)], tasks
 
 
-def _demonstrate(context: StageContext, teacher: Teacher, tasks: Sequence[AgentTask], size: int) -> list[Path]:
+def _demonstrate(context: StageContext, teacher: Teacher, tasks: Sequence[AgentTask], team: TeamConfig) -> list[Path]:
     """The directory of every shard, sealed now or before."""
     sealed = context.sealed("shards/")
     directories: list[Path] = []
     tips: list[Tip] = []
+    size, total = team.shard_tasks, len(tasks) * team.rollouts
     for number, start in enumerate(range(0, len(tasks), size)):
+        advance = partial(_advance, context, start * team.rollouts, total)
         name = f"shards/{number:05d}"
         directory = sealed.get(name)
         if directory is None:
             if context.stopping.is_set():
                 raise StageInterrupted("told to stop between two shards")
-            result = teacher.demonstrate(number, tasks[start : start + size], tips)
+            result = teacher.demonstrate(number, tasks[start : start + size], tips, advance)
             directory = _store(result, context.scratch / name)
             context.seal(name, directory)
             for rollout in context.sealed(f"rollouts/{number:05d}/"):
                 context.unseal(rollout)
         tips += [Tip.model_validate_json(line) for line in _lines(directory / TIPS)]
         directories.append(directory)
-        context.progress(min(start + size, len(tasks)), len(tasks), "tasks demonstrated")
+        advance(min(size, len(tasks) - start) * team.rollouts)
     return directories
+
+
+def _advance(context: StageContext, before: int, total: int, rollouts: int) -> None:
+    context.progress(before + rollouts, total, "rollouts")
 
 
 class TeamTeacher:
@@ -132,22 +145,27 @@ class TeamTeacher:
         self._endpoints, self._context = endpoints, context
         self._team, self._agent, self._tools = team, agent, tools
 
-    def demonstrate(self, number: int, tasks: Sequence[AgentTask], tips: Sequence[Tip]) -> ShardResult:
+    def demonstrate(
+        self, number: int, tasks: Sequence[AgentTask], tips: Sequence[Tip], advance: Advance
+    ) -> ShardResult:
         """Play what is missing of the shard."""
         prefix = f"rollouts/{number:05d}/"
         done = {}
         for name, file in self._context.sealed(prefix).items():
             done[name.removeprefix(prefix)] = TeamRecording.model_validate_json(file.read_bytes())
-        return asyncio.run(self._play(Shard(tasks, tips, done), prefix))
+        return asyncio.run(self._play(Shard(tasks, tips, done), prefix, advance))
 
     def close(self) -> None:
         """Nothing stays open between shards."""
 
-    async def _play(self, shard: Shard, prefix: str) -> ShardResult:
+    async def _play(self, shard: Shard, prefix: str, advance: Advance) -> ShardResult:
+        finished = itertools.count(len(shard.done) + 1)
+
         def keep(recording: TeamRecording) -> None:
             file = self._context.scratch / "rollout.json"
             file.write_text(recording.model_dump_json(), encoding="utf-8")
             self._context.seal(f"{prefix}{recording.id}", file)
+            advance(next(finished))
 
         async with BackbonePool(self._endpoints) as backbone:
             setting = Setting(backbone, self._team, self._agent, self._tools)

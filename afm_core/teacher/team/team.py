@@ -67,12 +67,12 @@ async def solve(question: Question, setting: Setting, rollout: Rollout) -> TeamR
     team = _Team.create(question, setting, rollout)
     status, failure, answer = Status.COMPLETED, "", None
     try:
-        async with asyncio.timeout(setting.agent.budget.seconds):
+        async with asyncio.timeout(setting.config.seconds):
             answer = await team.run()
     except RolloutEnded as error:
         status, failure = error.status, str(error)
     except TimeoutError:
-        status, failure = Status.TIMEOUT, f"no answer within {setting.agent.budget.seconds:g} s"
+        status, failure = Status.TIMEOUT, f"no answer within {setting.config.seconds:g} s"
     return TeamRecording(
         question=question,
         tools=tuple(
