@@ -55,6 +55,13 @@ def test_the_standing_is_right_then_unscored_then_wrong_then_unanswered():
     assert decide(attempts).ranking == (4, 3, 2, 1, 0)
 
 
+def test_of_right_rollouts_those_that_obey_the_grammar_come_first():
+    script = Script()
+    choice = decide([attempt(0, 1.0, violations=("missing_think",)), attempt(1, 1.0, calls=9)], script)
+    assert (choice.by, choice.ranking) == (ChosenBy.SCORER, (1, 0))
+    assert not script.requests
+
+
 def test_a_judge_settles_a_tie_and_may_not_see_an_order_of_ours():
     shown = []
 
@@ -82,7 +89,7 @@ def test_a_judge_settles_a_tie_and_may_not_see_an_order_of_ours():
 )
 def test_a_judge_that_cannot_be_read_decides_nothing_and_the_record_says_so(said):
     script = Script(rank=lambda _: said)
-    choice = decide([attempt(0, 1.0, calls=5), attempt(1, 1.0, calls=2), attempt(2, 1.0, violations=("x",))], script)
+    choice = decide([attempt(0, 1.0, calls=5), attempt(1, 1.0, calls=2), attempt(2, 1.0, calls=9)], script)
     assert (choice.by, choice.ranking) == (ChosenBy.ORDER, (1, 0, 2))
     assert len(choice.exchanges) == 2
     assert choice.problem

@@ -117,7 +117,12 @@ def test_the_code_profile_reflects_on_every_result():
 def test_a_low_score_becomes_a_reflection_that_never_says_poor():
     scores = iter([1, 9, 9])
     review = {"grade": "poor", "assessment": "A poor query.", "lesson": "Ask for the capital."}
-    script = Script(turn=ask_once(Tag.WEB_SEARCH), review=lambda _: {**review, "score": next(scores)})
+    other = {"assessment": "Not found.", "grade": "fair", "subtasks": [{"id": 1, "goal": "another way"}]}
+    script = Script(
+        turn=ask_once(Tag.WEB_SEARCH),
+        review=lambda _: {**review, "score": next(scores)},
+        revise=lambda _: {**other, "thought": "So."},
+    )
     chain = convert_team(play(script), BELOW)
     assert tags(chain) == (
         "think plan think web_search observation think reflection think think plan think web_search observation think "
@@ -157,6 +162,23 @@ def test_calls_that_were_never_made_and_replies_that_could_not_be_read_are_left_
     assert sum(one.tag in TOOL_TAGS for one in chain.segments) == chain.usage.tool_calls == 1
     assert "garbage" not in render_trajectory(chain)
     assert chain.violations == ()
+
+
+def test_what_two_branches_asked_alike_stands_once_unless_the_results_differ():
+    answers = iter(["first", "second"])
+
+    class Changing(Echo):
+        def call(self, argument):
+            return ToolResult(ToolStatus.OK, next(answers))
+
+    plans = {"subtasks": [{"id": name, "goal": "the same thing"} for name in "ab"]}
+    ask = ask_once(Tag.WEB_SEARCH)
+    alike = convert_team(play(Script(plan=lambda _: plans, turn=ask)), BELOW)
+    changed = convert_team(
+        play(Script(plan=lambda _: plans, turn=ask), tools={Tag.WEB_SEARCH: Changing()}, parallel=1), BELOW
+    )
+    assert (alike.usage.tool_calls, changed.usage.tool_calls) == (1, 2)
+    assert alike.violations == changed.violations == ()
 
 
 def test_prose_that_spells_our_tags_loses_their_brackets():

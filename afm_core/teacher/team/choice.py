@@ -39,7 +39,7 @@ class ChosenBy(StrEnum):
     JUDGE = "judge"
     """The judge, among equals."""
     ORDER = "order"
-    """A fixed order among equals: fewest violations, fewest calls, shortest, first."""
+    """A fixed order among equals: fewest calls, shortest, first."""
     NOTHING = "nothing"
     """No rollout left anything."""
 
@@ -98,17 +98,19 @@ async def choose(task_id: str, question: str, trajectories: Sequence[Trajectory]
 
 
 def _standing(trajectory: Trajectory) -> tuple[float, ...]:
-    """Best first: right, then answered but not scored, then wrong, then unanswered. Equal standing is a tie."""
+    """Best first: right, then answered but not scored, then wrong, then unanswered; of equals those that obey the
+    grammar (others are lost to curation). Equal standing is a tie.
+    """
+    illegal = float(bool(trajectory.violations))
     if trajectory.answer is None:
-        return (3.0, 0.0)
+        return (3.0, 0.0, illegal)
     if trajectory.reward is None:
-        return (1.0, 0.0)
-    return (0.0, -trajectory.reward) if trajectory.reward > 0 else (2.0, 0.0)
+        return (1.0, 0.0, illegal)
+    return (0.0, -trajectory.reward, illegal) if trajectory.reward > 0 else (2.0, 0.0, illegal)
 
 
-def _order(trajectory: Trajectory) -> tuple[int, int, int, int]:
+def _order(trajectory: Trajectory) -> tuple[int, int, int]:
     return (
-        len(trajectory.violations),
         trajectory.usage.tool_calls,
         sum(len(one.text) for one in trajectory.segments),
         number_of(trajectory),

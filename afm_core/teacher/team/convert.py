@@ -10,7 +10,8 @@
                                (mhqa and code have no double check: the answer alone; a rejection is a <reflection>)
 
 Events come in the order of the plan, so parallel branches are linearised the same way whatever the clock did. Replies
-that could not be read and calls that were never dispatched taught nothing and are left out. A critic's reflection says
+that could not be read and calls that were never dispatched taught nothing and are left out, as is a call whose like
+stands earlier in the chain with the same result (two branches may ask the same). A critic's reflection says
 "weak", never "poor", which in the language demands a new plan at once; the planner's, which one follows, says it.
 """
 
@@ -29,6 +30,7 @@ from afm_core.teacher.team.linear import ChainWriter, Placed
 from afm_core.teacher.team.plan import Plan
 from afm_core.teacher.team.record import Activation, TeamEvent, TeamRecording
 from afm_core.teacher.team.team import ACCEPTED
+from afm_core.tools import fold
 
 
 def convert_team(recording: TeamRecording, reflection_below: int, task: AgentTask | None = None) -> Trajectory | None:
@@ -91,13 +93,16 @@ def _trajectory(recording: TeamRecording, placed: list[Placed], unplaced: int) -
 
 @dataclass
 class _Chain:
-    """One conversion in progress. `suggested` is the latest answer put forward, `goals` the sub-tasks in words."""
+    """One conversion in progress. `suggested` is the latest answer put forward, `goals` the sub-tasks in words, and
+    `observed` what each call gave.
+    """
 
     writer: ChainWriter
     recording: TeamRecording
     reflection_below: int
     suggested: str = ""
     goals: dict[str, str] = field(default_factory=dict)
+    observed: dict[tuple[Tag, str], str] = field(default_factory=dict)
 
     def write(self) -> list[Placed]:
         write: dict[Activation, Callable[[TeamEvent], None]] = {
@@ -155,6 +160,10 @@ class _Chain:
         call = event.call
         if call is None or call.tag is None or call.argument is None:
             return
+        asked = (call.tag, fold(call.argument))
+        if self.observed.get(asked) == call.observation:
+            return
+        self.observed[asked] = call.observation
         self._settle(call.remark or "The result is there.", event)
         self.writer.think(call.thought, event.id)
         self.writer.call(call.tag, call.argument, call.observation, event.id, self._goal(event))
