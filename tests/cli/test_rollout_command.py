@@ -10,9 +10,11 @@ from click.testing import CliRunner
 
 from afm_cli.rollout import rollout
 from afm_cli.runs import runs
+from afm_cli.trajectories import trajectories
 from afm_core.config import ConfigError
+from afm_core.data import trajectories_table
 from afm_core.execution import RunSession, StageRecord, list_runs
-from afm_core.store import ArtifactKind, Store, open_store
+from afm_core.store import ArtifactKind, Store, open_store, write_table
 
 ENDPOINTS = 'team.endpoints=[{name="a", base_url="http://127.0.0.1:8/v1", model="m"}]'
 
@@ -86,3 +88,14 @@ def test_a_mistake_is_told_before_anything_starts(store: Store, arguments: list[
 def test_an_empty_store_says_how_to_make_tasks(store: Store) -> None:
     with pytest.raises(ConfigError, match="no tasks"):
         invoke(rollout, "--profile", "smoke", "--set", ENDPOINTS)
+
+
+def test_a_rollout_that_was_not_chosen_can_be_shown(store: Store) -> None:
+    def fill(directory: Path) -> None:
+        for name, ids in (("trajectories", ["chosen"]), ("rollouts", ["chosen", "losing"])):
+            table = trajectories_table([samples.rollout(one) for one in ids])
+            write_table(table, directory / f"{name}.parquet")
+
+    samples.commit(store, "rollout", ArtifactKind.TRAJECTORIES, fill)
+    assert "losing" in invoke(trajectories, "show", "losing")
+    assert "chosen" in invoke(trajectories, "show", "chosen")

@@ -245,8 +245,9 @@ def test_a_key_whose_variable_is_not_set_is_a_configuration_error(monkeypatch):
         BackbonePool([endpoint(key_variable="KEY_OF_ONE")])
 
 
-def test_an_outage_is_raised_and_never_taken_for_results():
-    servers = Servers(lambda *_: httpx.ConnectError("nobody there"), seconds=0.1)
+@pytest.mark.parametrize("away", [httpx.ConnectError("nobody there"), httpx.Response(503, text="nobody there")])
+def test_an_outage_is_raised_and_never_taken_for_results(away):
+    servers = Servers(lambda *_: away, seconds=0.1)
     ended, _, _ = run(servers, [endpoint(concurrency=2)], [ask()] * 12)
     gone = [one for one in ended if isinstance(one, BackboneGone)]
     assert len(gone) == 5  # from the eighth on

@@ -240,6 +240,24 @@ def test_an_outage_fails_the_stage_and_keeps_what_was_finished(store, documents,
     assert again.counts["plan"] == 1
 
 
+def test_what_infrastructure_spoiled_is_played_again_by_the_next_attempt(store, documents, play, single_task):
+    spec = spec_of(store, documents, [single_task], rollouts=3, concurrency=1)
+
+    class Failing(Script):
+        async def complete(self, request):
+            if self.counts["plan"] == 2 and role_of(request) == "plan":
+                raise BackboneGone("away")
+            return await super().complete(request)
+
+    failing = Failing(suggest=lambda _: CallStatus.SERVER_ERROR)
+    with pytest.raises(BackboneGone):
+        play(spec, failing)
+    again = Script()
+    _, metrics = play(spec, again)
+    assert again.counts["plan"] == 3
+    assert metrics["status/completed"] == 3
+
+
 def test_without_an_endpoint_the_stage_says_what_is_missing(store, documents, play, single_task):
     with pytest.raises(ConfigError, match=r"team\.endpoints"):
         play(spec_of(store, documents, [single_task], endpoints=[]), Script())

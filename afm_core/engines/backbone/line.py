@@ -29,7 +29,7 @@ class _Waiter:
 
 @dataclass
 class Line:
-    """The endpoints of one model. `silent` counts exchanges in a row that no server answered."""
+    """The endpoints of one model. `silent` counts exchanges in a row that got no reply at all."""
 
     model: str
     endpoints: list[Endpoint] = field(default_factory=list)

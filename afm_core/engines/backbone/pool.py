@@ -4,8 +4,9 @@ A busy endpoint (429) rests as long as it asks, and its request goes on to anoth
 again after a growing pause, away from the endpoint that failed where another is free. A request has `TRIES` attempts;
 then its exchange ends with the status of the last one.
 
-An outage is not a result: when `GIVE_UP` exchanges of a model in a row had no answer from any server, BackboneGone is
-raised, so that the stage fails as infrastructure does and is tried again later. One event loop, no threads.
+An outage is not a result: when `GIVE_UP` exchanges of a model in a row got nothing but time-outs, server errors and
+refusals for want of room, BackboneGone is raised, so that the stage fails as infrastructure does and is tried again.
+One event loop, no threads.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from afm_core.engines.backbone.messages import PASSING, Attempt, CallStatus, Cha
 
 TRIES = 6
 GIVE_UP = 8
-_SILENCE = frozenset({CallStatus.UNREACHABLE, CallStatus.TIMEOUT})
+_SILENCE = PASSING - {CallStatus.MALFORMED}
 _LONGEST_BACKOFF = 30.0
 _CHARACTERS_PER_TOKEN = 4
 """For the estimate that a rate in tokens reserves before a reply tells the truth."""

@@ -19,6 +19,7 @@ from typing import Protocol
 from afm_core.config import AgentConfig, ConfigError, EndpointConfig, TeamConfig
 from afm_core.data import (
     ADDED_FILE,
+    SCORING_FAILURES,
     AgentTask,
     Document,
     Split,
@@ -148,11 +149,11 @@ class TeamTeacher:
     def demonstrate(
         self, number: int, tasks: Sequence[AgentTask], tips: Sequence[Tip], advance: Advance
     ) -> ShardResult:
-        """Play what is missing of the shard."""
+        """Play what is missing of the shard, and again what an infrastructure failure spoiled before."""
         prefix = f"rollouts/{number:05d}/"
-        done = {}
-        for name, file in self._context.sealed(prefix).items():
-            done[name.removeprefix(prefix)] = TeamRecording.model_validate_json(file.read_bytes())
+        sealed = (file.read_bytes() for file in self._context.sealed(prefix).values())
+        recordings = [TeamRecording.model_validate_json(content) for content in sealed]
+        done = {one.id: one for one in recordings if one.status not in SCORING_FAILURES}
         return asyncio.run(self._play(Shard(tasks, tips, done), prefix, advance))
 
     def close(self) -> None:
