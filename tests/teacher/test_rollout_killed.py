@@ -23,14 +23,14 @@ from afm_core.teacher.team.tables import read_recordings
 pytestmark = pytest.mark.integration
 HERE = Path(__file__).parent
 ROLLOUTS = 2
+REPLY_FAULTS = {"garbage": 0.05, "cut": 0.05}
 FAULTS = {
+    **REPLY_FAULTS,
     "rate_limited": 0.06,
     "error": 0.06,
     "slow": 0.05,
     "broken": 0.04,
     "malformed": 0.04,
-    "garbage": 0.05,
-    "cut": 0.05,
     "retry_after": 0.05,
 }
 
@@ -66,28 +66,44 @@ def stats(port):
         return json.load(reply)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tasks():
     named = ("Mombasa", "Nairobi", "Kenya", "Eldoret", "Nakuru", "Thika")
     made = [AgentTask.create(f"What is the capital of the country of {name}?", ("Nairobi",)) for name in named]
     return sorted(made, key=lambda one: one.id)
 
 
-@pytest.fixture
-def spec_at(tmp_path, documents, tasks):
-    """The spec of the stage on a server, in a store of its own; written to a file too."""
+@pytest.fixture(scope="module")
+def spec_at(tmp_path_factory, documents, tasks):
+    """The spec of the stage on a server, in a store of its own: (the store, the arguments of its process)."""
 
-    def make(name, port, **team):
-        store = open_store(str(tmp_path / name), tmp_path / "cache")
+    def make(port):
+        directory = tmp_path_factory.mktemp("rollout")
+        store = open_store(str(directory / "store"), directory / "cache")
         endpoint = {"name": "one", "base_url": f"http://127.0.0.1:{port}/v1", "model": "m", "concurrency": 4}
-        fields = {"rollouts": ROLLOUTS, "shard_tasks": 2, "concurrency": 4, "timeout_seconds": 20} | team
-        endpoint["timeout_seconds"] = fields.pop("timeout_seconds")
-        spec = spec_of(store, documents, tasks, endpoints=[endpoint], **fields)
-        path = tmp_path / f"{name}.json"
-        path.write_text(spec.model_dump_json())
-        return store, path
+        endpoint["timeout_seconds"] = 20
+        fields = {"endpoints": [endpoint], "rollouts": ROLLOUTS, "shard_tasks": 2, "concurrency": 4}
+        path = directory / "spec.json"
+        path.write_text(spec_of(store, documents, tasks, **fields).model_dump_json())
+        return store, (str(path), str(directory / "scratch"))
 
     return make
+
+
+def finish(arguments):
+    """Run the stage to its end; the digest of what it committed."""
+    with process("rollout_process.py", *arguments) as stage:
+        output, errors = stage.communicate(timeout=120)
+    assert stage.returncode == 0, errors
+    return output
+
+
+@pytest.fixture(scope="module")
+def calm(spec_at):
+    """A run that nothing disturbs: (its digest, its store, what its server saw)."""
+    with server(**REPLY_FAULTS) as port:
+        store, arguments = spec_at(port)
+        return finish(arguments), store, stats(port)
 
 
 def whole(store):
@@ -114,51 +130,38 @@ def total_of(metrics, prefix):
     return sum(count for name, count in metrics.items() if name.startswith(prefix))
 
 
-def test_faults_of_every_kind_cost_nothing_but_attempts(spec_at, tasks, tmp_path):
+def test_faults_of_every_kind_cost_nothing_but_attempts(calm, spec_at, tasks):
     """The same demonstrations as from a server without faults of the transport; each attempt is accounted for."""
-    digests, seen, metrics = {}, {}, {}
-    reply_faults = {name: FAULTS[name] for name in ("garbage", "cut")}
-    for name, faults in (("calm", reply_faults), ("stormy", FAULTS)):
-        with server(**faults) as port:
-            store, path = spec_at(name, port)
-            with process("rollout_process.py", str(path), str(tmp_path / f"{name}-scratch")) as stage:
-                output, errors = stage.communicate(timeout=120)
-            assert stage.returncode == 0, errors
-            digests[name], seen[name] = output, stats(port)
-            metrics[name] = store.lookup(KEY).metrics
-        recordings = check_whole(whole(store), tasks)
-        assert total_of(metrics[name], "attempts/") == seen[name]["requests"]
-        assert total_of(metrics[name], "status/") == len(recordings) == metrics[name]["rollouts"]
-    assert set(seen["stormy"]["faults"]) == {"rate_limited", "error", "slow", "broken", "malformed", "garbage", "cut"}
-    assert seen["stormy"]["requests"] > seen["calm"]["requests"]
-    assert digests["stormy"] == digests["calm"]
-    assert all(count == 1 for count in Counter(seen["stormy"]["answered"]).values())
+    with server(**FAULTS) as port:
+        store, arguments = spec_at(port)
+        digest, seen = finish(arguments), stats(port)
+    for one, requests in ((calm[1], calm[2]["requests"]), (store, seen["requests"])):
+        recordings = check_whole(whole(one), tasks)
+        metrics = one.lookup(KEY).metrics
+        assert total_of(metrics, "attempts/") == requests
+        assert total_of(metrics, "status/") == len(recordings) == metrics["rollouts"]
+    assert set(seen["faults"]) == {"rate_limited", "error", "slow", "broken", "malformed", "garbage", "cut"}
+    assert seen["requests"] > calm[2]["requests"]
+    assert digest == calm[0]
+    assert all(count == 1 for count in Counter(seen["answered"]).values())
 
 
-def test_kill_9_again_and_again_repeats_no_finished_rollout_and_loses_none(spec_at, tasks, tmp_path):
-    with server(seconds=0.01) as port:
-        store, path = spec_at("undisturbed", port)
-        with process("rollout_process.py", str(path), str(tmp_path / "calm")) as stage:
-            undisturbed, errors = stage.communicate(timeout=120)
-        assert stage.returncode == 0, errors
-        total = stats(port)["requests"]
-    with server(seconds=0.03) as port:
-        store, path = spec_at("killed", port)
+def test_kill_9_again_and_again_repeats_no_finished_rollout_and_loses_none(calm, spec_at, tasks):
+    with server(seconds=0.03, **REPLY_FAULTS) as port:
+        store, arguments = spec_at(port)
         finished, boundaries = [], []
         for share in (0.35, 0.7):
-            with process("rollout_process.py", str(path), str(tmp_path / "killed-scratch")) as stage:
-                while stats(port)["requests"] < share * total and stage.poll() is None:
+            with process("rollout_process.py", *arguments) as stage:
+                while stats(port)["requests"] < share * calm[2]["requests"] and stage.poll() is None:
                     time.sleep(0.02)
                 assert stage.poll() is None, stage.stderr.read()
                 os.killpg(stage.pid, signal.SIGKILL)
                 stage.wait()
             finished.append(sealed(store))
             boundaries.append(len(stats(port)["answered"]))
-        with process("rollout_process.py", str(path), str(tmp_path / "killed-scratch")) as stage:
-            resumed, errors = stage.communicate(timeout=120)
-        assert stage.returncode == 0, errors
+        resumed = finish(arguments)
         answered = stats(port)["answered"]
-    assert resumed == undisturbed
+    assert resumed == calm[0]
     recordings = check_whole(whole(store), tasks)
     seeds = {
         one.id: {event.exchange.request.sampling.seed for event in one.events if event.exchange} for one in recordings
