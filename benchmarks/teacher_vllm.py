@@ -16,12 +16,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from afm_core.config import AgentConfig, Budget, EndpointConfig, Structure, TeamConfig, ToolProtocol
+from afm_core.config import AgentConfig, Budget, EndpointConfig, ServerConfig, Structure, TeamConfig, ToolProtocol
 from afm_core.data import AgentTask, Document, Status
 from afm_core.engines.backbone import BackbonePool, Exchange
+from afm_core.engines.backbone.ray_servers import served
 from afm_core.engines.backbone.vllm_server import ChatServer, vllm_command
 from afm_core.teacher.team import Setting, TeamEvent, TeamRecording, replay
 from afm_core.teacher.team.figures import outcome_figures
@@ -64,13 +67,30 @@ def team(arguments: argparse.Namespace) -> TeamConfig:
     )
 
 
-async def play(config: TeamConfig, base_url: str, tasks: list[AgentTask], scratch: Path) -> dict[str, Any]:
+@contextmanager
+def endpoint(model: str, ray: bool, scratch: Path) -> Iterator[EndpointConfig]:
+    """A vLLM server on this machine's CPU, started here or by an actor of a local Ray."""
+    more = ("--max-model-len", "4096", "--dtype", "float32")
+    os.environ.update({name: os.environ.get(name, value) for name, value in CPU.items()})
+    if ray:
+        server = ServerConfig(
+            model="smollm2", source=model, gpus=0, cpus=2, concurrency=4, timeout_seconds=600, arguments=more
+        )
+        with served([server]) as places:
+            yield places[0]
+        return
+    with ChatServer(vllm_command(model, "smollm2", more), scratch / "vllm.log") as started:
+        yield EndpointConfig(
+            name="vllm", base_url=started.base_url, model="smollm2", concurrency=4, timeout_seconds=600
+        )
+
+
+async def play(config: TeamConfig, place: EndpointConfig, tasks: list[AgentTask], scratch: Path) -> dict[str, Any]:
     """The figures and checks of all rollouts."""
     documents = [Document.create(title.casefold(), title, text, component="world") for title, text in DOCUMENTS]
     tools = build_tools(AGENT, documents, scratch)
-    endpoint = EndpointConfig(name="vllm", base_url=base_url, model="smollm2", concurrency=4, timeout_seconds=600)
     started = time.perf_counter()
-    async with BackbonePool([endpoint]) as pool:
+    async with BackbonePool([place]) as pool:
         result = await play_shard(Shard(tasks), Setting(pool, config, AGENT, tools), lambda recording: None)
     seconds = time.perf_counter() - started
     recordings = [one for outcome in result.outcomes for one in outcome.recordings]
@@ -124,6 +144,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="", help="a model directory [default: the fetched SmolLM2]")
+    parser.add_argument("--ray", action="store_true", help="let an actor of a local Ray hold the server")
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--rollouts", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("teacher_vllm.json"))
@@ -135,16 +156,12 @@ def main() -> None:
         model = next((one["path"] for one in cached_models() if one["name"].startswith("smollm2")), "")
     if not model:
         sys.exit("no model: run `afm models fetch smollm2-135m`, or give --model DIR")
-    with tempfile.TemporaryDirectory() as scratch:
-        more = ("--max-model-len", "4096", "--dtype", "float32")
-        begun = time.perf_counter()
-        environment = {name: os.environ.get(name, value) for name, value in CPU.items()}
-        log = Path(scratch) / "vllm.log"
-        with ChatServer(vllm_command(model, "smollm2", more), log, environment=environment) as server:
-            start = time.perf_counter() - begun
-            print(f"server healthy after {start:.0f} s")
-            tasks = TASKS[: arguments.tasks]
-            document = asyncio.run(play(team(arguments), server.base_url, tasks, Path(scratch) / "index"))
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch, endpoint(model, arguments.ray, Path(scratch)) as place:
+        start = time.perf_counter() - begun
+        print(f"server healthy after {start:.0f} s")
+        tasks = TASKS[: arguments.tasks]
+        document = asyncio.run(play(team(arguments), place, tasks, Path(scratch) / "index"))
     document["server_start_seconds"] = round(start, 1)
     arguments.out.write_text(json.dumps(document, indent=2) + "\n")
     print(json.dumps(document["figures"], indent=2))

@@ -263,6 +263,15 @@ def test_without_an_endpoint_the_stage_says_what_is_missing(store, documents, pl
         play(spec_of(store, documents, [single_task], endpoints=[]), Script())
 
 
+def test_a_tool_that_the_profile_has_no_place_for_is_refused(store, documents, play, single_task):
+    spec = spec_of(store, documents, [single_task])
+    spec.config["agent"] |= {"grammar": "mhqa"}
+    script = Script()
+    with pytest.raises(ConfigError, match="does not belong to the profile mhqa"):
+        play(spec, script)
+    assert not script.requests
+
+
 def test_figures_that_are_zero_are_there_too(store, documents, play, single_task):
     _, metrics = play(spec_of(store, documents, [single_task], rollouts=1), Script(suggest=lambda _: {"answer": "no"}))
     assert (metrics["correct"], metrics["solved_tasks"], metrics["cost"], metrics["invalid"]) == (0, 0, 0, 0)

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from afm_core.coa import grammar_for
 from afm_core.config import AgentConfig, ConfigError, EndpointConfig, TeamConfig
 from afm_core.data import (
     ADDED_FILE,
@@ -77,8 +78,20 @@ def rollout(context: StageContext) -> StageResult:
     team = context.section(TeamConfig)
     if not team.served:
         raise ConfigError("the team needs a language model: set team.endpoints (docs/teacher.md shows how)")
+    _check_profile(context.section(AgentConfig))
     with served(team.servers) as started:
         return run_teacher(context, partial(TeamTeacher, [*team.endpoints, *started]))
+
+
+def _check_profile(agent: AgentConfig) -> None:
+    """Raise ConfigError for a tool that the grammar has no place for: every call of it would be paid for and lost."""
+    grammar = grammar_for(agent.grammar)
+    foreign = [tag for tag in agent.tools if tag not in grammar.tools]
+    if foreign:
+        raise ConfigError(
+            f"agent.tools: <{foreign[0]}> does not belong to the profile {grammar.name}; it has "
+            f"{', '.join(grammar.tools)}"
+        )
 
 
 def run_teacher(context: StageContext, open_teacher: Opener) -> StageResult:
