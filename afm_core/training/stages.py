@@ -125,7 +125,8 @@ class EventSink:
 
     def _routing(self, overlap: list[float]) -> None:
         self.drift = {f"routing_overlap/layer_{place}": value for place, value in enumerate(overlap)}
-        self._context.log_metrics(self.drift, self._steps)
+        if self.drift:
+            self._context.log_metrics(self.drift, self._steps)
 
     def _step(self, record: Mapping[str, Any], seconds: float, pss: int) -> None:
         speed = record["tokens"] / seconds
