@@ -2,7 +2,7 @@
 
     python benchmarks/moe_overhead.py --tokens 1000000
 
-A random Qwen3-MoE (about 15M parameters: 4 layers of 192, 16 experts, 2 a token). Plain and recorded passes alternate
+A random Qwen3-MoE (4 layers of 192, 16 experts, 2 a token). Plain and recorded passes alternate
 batch by batch, in an order that changes, so that whatever else the machine does falls on both. Asserts that recording
 counted every token, and that hidden states are the same bits. Prints a table and writes JSON.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from small_moe import small_moe
 
 from afm_core.moe.capture import captured, moe_layers
 from afm_core.moe.recording import Recorder
@@ -22,30 +22,10 @@ from afm_core.moe.recording import Recorder
 VOCABULARY = 8192
 
 
-def small_model(experts: int) -> Any:
-    """The model, with random weights."""
-    torch.manual_seed(0)
-    config = Qwen3MoeConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=192,
-        intermediate_size=512,
-        moe_intermediate_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=32,
-        num_experts=experts,
-        num_experts_per_tok=2,
-        norm_topk_prob=True,
-        max_position_embeddings=1024,
-    )
-    return Qwen3MoeForCausalLM(config).eval()
-
-
 def measure(tokens: int, experts: int, threads: int) -> dict[str, Any]:
     """Seconds of both kinds of passes over the same batches."""
     torch.set_num_threads(threads)
-    model = small_model(experts)
+    model = small_moe(VOCABULARY, experts).eval()
     body, layers = model.get_decoder(), moe_layers(model)
     recorder = Recorder("random", layers, sample_tokens=32_768)
     rows, length = 8, 512
