@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from afm_core.config import RunConfig
-    from afm_core.store import Artifact, ArtifactRef, Store
+    from afm_core.store import Artifact, Store
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -121,35 +120,7 @@ def model_artifact(config: "RunConfig", reference: str) -> "Artifact":
     Raises:
         ConfigError: no such artifact, no model, or nothing is registered as champion yet.
     """
-    from afm_core.config import ConfigError
-    from afm_core.store import ArtifactKind
-    from afm_core.tracking import Registry
+    from afm_core.execution import find_model
 
     store = open_configured_store(config.store.uri)
-    if reference == "champion":
-        champion = Registry.of(config).champion()
-        if champion is None:
-            raise ConfigError(
-                f"no champion is registered as {config.registry.model_name!r} (a run registers a model that beats its "
-                "base): run `afm run`, or give --model a digest (`afm artifacts ls --kind model`) or a directory"
-            )
-        return store.open(champion.ref)
-    found = _model_artifact(store, reference)
-    if found.kind is not ArtifactKind.MODEL:
-        raise ConfigError(f"{reference!r} is a {found.kind}, not a model; see `afm artifacts ls --kind model`")
-    return store.open(found)
-
-
-def _model_artifact(store: "Store", reference: str) -> "ArtifactRef":
-    from afm_core.config import ConfigError
-    from afm_core.store import ArtifactKind
-
-    try:
-        return store.find(reference, ArtifactKind.MODEL)
-    except ConfigError as error:
-        if re.fullmatch("[0-9a-fA-F]*", reference.removeprefix("model:").removesuffix("/")) or "/work/" in reference:
-            raise
-        raise ConfigError(
-            f"no model {reference!r}: give champion, a digest (`afm artifacts ls --kind model`), a model directory, or "
-            "a name of `afm models ls`"
-        ) from error
+    return store.open(find_model(store, config, reference))

@@ -1,11 +1,30 @@
-"""A stage that a command runs by itself, outside a flow: its progress in the terminal, its record as the result."""
+"""Stages that a command runs as a run of its own, outside a flow: their progress, their records, the document."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from afm_cli.common import emit
+from afm_cli.failure import failure_document
 
 if TYPE_CHECKING:
     from afm_core.execution import RunSession, StageRecord
     from afm_core.store import ArtifactRef
+
+
+Document = dict[str, Any]
+
+
+def as_run(make: Callable[[str], Document], show: Callable[[Document], None], as_json: bool) -> None:
+    """Make the document of a new run (of that id), and print it as JSON or by `show`; a failure has a document too."""
+    from afm_core.execution import new_run_id
+
+    run_id = new_run_id()
+    with failure_document(run_id, as_json):
+        document = make(run_id)
+    if as_json:
+        emit(document)
+    else:
+        show(document)
 
 
 def execute(session: "RunSession", name: str, inputs: "Mapping[str, ArtifactRef]") -> "StageRecord":

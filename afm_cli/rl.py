@@ -16,7 +16,7 @@ from afm_cli.common import (
     resolve_config,
     say,
 )
-from afm_cli.execute import execute
+from afm_cli.execute import as_run, execute
 
 if TYPE_CHECKING:
     from afm_core.config import RunConfig
@@ -78,16 +78,7 @@ def train(
     as_json: bool,
 ) -> None:
     """Run selection and RL as a run of their own, and print the result."""
-    from afm_cli.failure import failure_document
-    from afm_core.execution import new_run_id
-
-    run_id = new_run_id()
-    with failure_document(run_id, as_json):
-        document = _train(run_id, model, tasks, profile, config_file, overrides)
-    if as_json:
-        emit(document)
-    else:
-        _show(document)
+    as_run(lambda run_id: _train(run_id, model, tasks, profile, config_file, overrides), _show, as_json)
 
 
 def _train(

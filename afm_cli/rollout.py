@@ -7,14 +7,13 @@ import click
 
 from afm_cli.common import (
     config_options,
-    emit,
     json_option,
     model_artifact,
     open_configured_store,
     resolve_config,
     say,
 )
-from afm_cli.execute import execute
+from afm_cli.execute import as_run, execute
 
 if TYPE_CHECKING:
     from afm_core.config import RunConfig
@@ -56,16 +55,7 @@ def demonstrate(
     as_json: bool,
 ) -> None:
     """Run the stage as a run of its own, and print the result."""
-    from afm_cli.failure import failure_document
-    from afm_core.execution import new_run_id
-
-    run_id = new_run_id()
-    with failure_document(run_id, as_json):
-        document = _demonstrate(run_id, tasks, model, profile, config_file, overrides)
-    if as_json:
-        emit(document)
-    else:
-        _show(document)
+    as_run(lambda run_id: _demonstrate(run_id, tasks, model, profile, config_file, overrides), _show, as_json)
 
 
 def _demonstrate(

@@ -162,6 +162,7 @@ def resume(run: str, as_json: bool) -> None:
     """
     from pathlib import Path
 
+    from afm_cli.diagnose import diagnose_model
     from afm_cli.rl import train
     from afm_cli.rollout import demonstrate
     from afm_cli.run import execute
@@ -177,6 +178,8 @@ def resume(run: str, as_json: bool) -> None:
 
         until = road_stage(given["until"])
         retrain(given["pool"], given["version"], *layers, _unfinished_refresh(record), until, as_json)
+    elif "diagnosed" in given:  # a run of `afm diagnose`, or of its flow
+        diagnose_model(given["diagnosed"], {}, *layers, as_json)
     elif "teacher" in given:  # a run of `afm rollout`
         demonstrate(given["tasks"], given["teacher"], *layers, as_json)
     elif "model" in given:  # a run of `afm rl`

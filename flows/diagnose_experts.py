@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 import tasks as stage
-from afm_core.execution import RoadStage, checked_domains, names_source, stored_model
+from afm_core.execution import RoadStage, checked_domains, diagnosis_overrides, find_model, names_source
 from flows.parameters import Domains, ModelName, Override, ProfileName, StageName
 from flows.publish import publish
 from flows.session import open_session
@@ -38,13 +38,15 @@ def diagnose_experts(
     Returns:
         The run's record; its stage `diagnose` has the artifact.
     """
-    asked = [*(overrides or []), *(f"diagnose.domains.{name}={file}" for name, file in (domains or {}).items())]
-    if names_source(model):
-        asked.append(f"model.source={model}")
+    asked = [*(overrides or []), *diagnosis_overrides(model, domains or {})]
     with open_session(profile, config_file, asked, refresh or [], run_id, RoadStage.BASE) as session:
         session.stages |= {"diagnose"}
+        session.record.parameters["diagnosed"] = model
         checked_domains(session.config)
-        found = stage.base.submit(session, None).result() if names_source(model) else stored_model(session, model)
+        if names_source(model):
+            found = stage.base.submit(session, None).result()
+        else:
+            found = find_model(session.store, session.config, model)
         stage.diagnose.submit(session, found).result()
         return publish(session)
 

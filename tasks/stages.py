@@ -87,7 +87,8 @@ def base(session: RunSession, corpus: Made) -> "State[Made]":
 @_stage_task()
 def sft(session: RunSession, base: Made, demonstrations: Made) -> "State[Made]":
     """Fine-tune the base model (or experts that a diagnosis selected) on the curated demonstrations."""
-    return run_stage(session, "sft", {"base": base, "demonstrations": demonstrations, **expert_inputs(session)})
+    experts = expert_inputs(session.store, session.config)
+    return run_stage(session, "sft", {"base": base, "demonstrations": demonstrations, **experts})
 
 
 @_stage_task()

@@ -90,7 +90,8 @@ def _digest(key: str, file: str) -> tuple[str, str]:
     """Absolute path and SHA-256 of a file that the configuration names."""
     path = Path(file).expanduser()
     try:
-        return str(path.resolve()), hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as content:
+            return str(path.resolve()), hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
         raise ConfigError(f"cannot read {key} {path}: {error.strerror}") from error
 

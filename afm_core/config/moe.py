@@ -1,5 +1,6 @@
 """The sections of mixture-of-experts models: diagnosing their routing, training some of their experts."""
 
+import re
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -51,6 +52,8 @@ class DiagnoseConfig(Section):
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
+        if bad := [name for name in self.domains if not re.fullmatch(r"[A-Za-z0-9_-]+", name)]:
+            raise ValueError(f"domains: a name has letters, digits, - and _ (got {bad[0]!r}): it names files")
         if self.background and self.domains and self.background not in self.domains:
             raise ValueError(f"background {self.background!r} is none of the domains {', '.join(self.domains)}")
         if any(n < 2 for n in self.ngrams):

@@ -1,7 +1,8 @@
 """Runs one stage as a fresh process, and keeps the record of a run. `afm stage` is the other end."""
 
 from afm_core.execution.events import Event, Failed, FailureKind, Finished, Progress, Submitted, Waiting
-from afm_core.execution.experts import checked_domains, expert_inputs, names_source, stored_model
+from afm_core.execution.experts import checked_domains, diagnosis_overrides, expert_inputs
+from afm_core.execution.model_reference import find_model, names_source
 from afm_core.execution.pace import duration
 from afm_core.execution.preflight import open_run_store, store_uri
 from afm_core.execution.profile_tasks import known_to
@@ -47,8 +48,10 @@ __all__ = [
     "Submitted",
     "Waiting",
     "checked_domains",
+    "diagnosis_overrides",
     "duration",
     "expert_inputs",
+    "find_model",
     "find_run",
     "is_retryable",
     "key_of",
@@ -64,6 +67,5 @@ __all__ = [
     "spend_of",
     "stage_named",
     "store_uri",
-    "stored_model",
     "teaching_stage",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel
 
 from afm_core.config import Dtype, EngineConfig, RunConfig, TrainerConfig
+from afm_core.execution.experts import expert_inputs
 from afm_core.execution.preflight import open_run_store
 from afm_core.execution.road import RoadStage, stages_until, teaching_stage
 from afm_core.execution.stages import key_of, stage_named
@@ -52,13 +53,15 @@ def plan_run(config: RunConfig, refresh: Iterable[str] = (), until: RoadStage = 
     anew = frozenset(stage_named(name).name for name in refresh)
     made = stages_until(until, config)
     store = open_run_store(config, create=False)
-    known: dict[str, ArtifactRef] = {}
+    known = expert_inputs(store, config)
     steps = []
     for name, variant, sources in _ROAD:
         if name not in made or ("rl" in sources.values() and "rl" not in made):
             continue
         if name == "curate":
             sources = {**sources, "demonstrations": teaching_stage(config)}
+        if name == "sft":
+            sources = {**sources, **{role: role for role in expert_inputs(store, config)}}
         if name == "base" and config.model.source == "tiny":
             sources = {"corpus": "corpus"}
         step = _plan_stage(store, config, name, variant, sources, known)

@@ -8,6 +8,7 @@ import os
 
 from afm_core.config import RunConfig, Runner, TeacherKind, home
 from afm_core.engines.backbone import endpoint_key
+from afm_core.execution.experts import expert_inputs
 from afm_core.execution.ray_target import ray_target
 from afm_core.execution.stages import key_of
 from afm_core.store import StageSpec, Store, open_store
@@ -20,13 +21,14 @@ def open_run_store(config: RunConfig, *, create: bool = True) -> Store:
 
     Raises:
         ConfigError: an unusable store, an unknown tool, a language model's key that is not set, a Ray cluster whose
-            jobs would not reach the store, or a base model that is not in the store and cannot be had.
+            jobs would not reach the store, a diagnosis or a base model that is not in the store and cannot be had.
     """
     check_tools(config.agent)
     if config.teacher.kind is TeacherKind.TEAM:
         check_keys(config)
     ray_target(config, store_uri(config))
     store = open_store(store_uri(config), home() / "cache", create=create)
+    expert_inputs(store, config)
     source = config.model.source
     if not is_made(source) and store.lookup(_base_key(config, store)) is None:
         check_source(source)

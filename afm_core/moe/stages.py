@@ -128,7 +128,9 @@ def _selections(
         sizes: list[int] = []
         for kind in Score:
             score, lift = selection.scores(kind, place, counts, gates, background)
-            chosen = selection.smallest_sets(score, config.mass, lift, config.minimum_lift)
+            # ESFT's scores ask for no lift; the others are about what the domain uses more than the background.
+            least = 0.0 if kind in (Score.TOKEN, Score.GATE) else config.minimum_lift
+            chosen = selection.smallest_sets(score, config.mass, lift, least)
             if kind is Score.PATH:
                 chosen = selection.on_paths(chosen, transitions(domain.sample, shape["num_experts"]))
             chosen = selection.within_budget(chosen, score, budget)

@@ -4,6 +4,7 @@ A frozen router drifts too, since trained experts below change what it reads.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from afm_core.config import ExpertsConfig
@@ -16,13 +17,9 @@ class RoutingDrift:
 
     def __init__(self, model: Any, rows: Sequence[Row], config: ExpertsConfig | None) -> None:
         self._model = model
-        self._rows: list[tuple[int, ...]] = []
-        tokens = 0
-        for row in rows if config is not None else ():
-            if config is None or tokens >= config.drift_tokens:
-                break
-            self._rows.append(row.ids)
-            tokens += len(row.ids)
+        tokens = 0 if config is None else config.drift_tokens
+        ends = accumulate(len(row.ids) for row in rows)
+        self._rows = [row.ids for row, end in zip(rows, ends, strict=True) if end - len(row.ids) < tokens]
         self._before = routing_sets(model, self._rows) if self._rows else None
 
     def overlap(self) -> list[float]:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "moe"))
 
 
 def afm(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "afm_cli.main", "diagnose", *arguments]
+    command = [sys.executable, "-m", "afm_cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
@@ -26,20 +26,24 @@ def test_a_model_directory_is_diagnosed_and_the_second_time_cached(own_home: Pat
     for name, text in (("facts", "The capital of Arland is Orlen."), ("code", "def area(side): return side")):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{text} {n}"}) + "\n" for n in range(6)))
     domains = [f"--domains={name}={tmp_path / name}.jsonl" for name in ("facts", "code")]
-    ended = [afm("--model", str(model), "--profile", "smoke", *domains, "--json") for _ in range(2)]
+    ended = [afm("diagnose", "--model", str(model), "--profile", "smoke", *domains, "--json") for _ in range(2)]
     assert [one.returncode for one in ended] == [0, 0], ended[0].stderr
     first, again = (json.loads(one.stdout) for one in ended)
     assert first["artifact"]["kind"] == "diagnosis"
     assert (first["cached"], again["cached"], again["artifact"]) == (False, True, first["artifact"])
     assert set(first["figures"]["figures"]) == {"facts", "code"}
     assert Path(first["page"]).is_file()
+    resumed = afm("runs", "resume", "last", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads(resumed.stdout)["artifact"] == first["artifact"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--domains", "code"], "write NAME=FILE"),
-        (["--domains", "a b=c"], "write NAME=FILE"),
+        (["--domains", "a b=c"], "a name has letters, digits, - and _"),
+        (["--model", "tiny", "--domains", "a=b"], "has no mixture-of-experts layer"),
         (["--domains", "code=/nowhere.jsonl"], "cannot read diagnose.domains.code /nowhere.jsonl"),
         ([], "no domains to diagnose"),
     ],

@@ -1,9 +1,5 @@
 """Expert-only fine-tuning in the training worker on DeepSpeed: frozen bits, ZeRO stages, resumption, the export."""
 
-import json
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +7,7 @@ import pytest
 import torch
 from architectures import write_model
 from safetensors.torch import load_file
+from training_processes import finished, losses, run_jobs
 
 from afm_core.config import SftConfig
 from afm_core.moe.selection import ExpertSelection
@@ -19,7 +16,6 @@ from afm_core.training.rows import Row, write_rows
 
 pytestmark = pytest.mark.integration
 
-WORKER = Path(__file__).parents[1] / "training" / "worker_process.py"
 SELECTION = ExpertSelection(
     domain="code", score="token", experts={"0": [1, 4], "2": [0]}, num_experts=6, trainable_share=0.1
 )
@@ -49,33 +45,6 @@ def job(root: Path, base: Path, name: str, resume: Path | None = None, **sft: An
     }
 
 
-def run(root: Path, jobs: list[dict[str, Any]], world_size: int) -> None:
-    path = root / f"jobs-{world_size}.json"
-    path.write_text(json.dumps(jobs))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(world_size), port, str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    outputs = [process.communicate(timeout=500)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0] * world_size, outputs[0][-4000:]
-
-
-def finished(root: Path, name: str) -> dict[str, Any]:
-    return next(event for event in Channel(root / name).reader().new() if event["kind"] == "finished")
-
-
-def losses(root: Path, name: str) -> list[float]:
-    return [record["loss"] for record in finished(root, name)["history"]]
-
-
 def weights(root: Path, name: str) -> dict[str, torch.Tensor]:
     return load_file(Channel(root / name).model / "model.safetensors")
 
@@ -96,8 +65,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
     ]
     Channel(root / "first").ask_to_stop()
     jobs.append(job(root, base, "resumed", root / "first" / "checkpoints" / "step-000001"))
-    run(root, jobs, 1)
-    run(root, [job(root, base, f"zero{stage}", zero_stage=stage, world_size=2) for stage in (1, 2)], 2)
+    run_jobs(root, jobs, 1)
+    run_jobs(root, [job(root, base, f"zero{stage}", zero_stage=stage, world_size=2) for stage in (1, 2)], 2)
     return root
 
 

@@ -1,14 +1,11 @@
 """The training worker on DeepSpeed in real processes: world sizes, ZeRO stages, formats, exact resumption."""
 
-import json
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from training_processes import losses, run_jobs
 from training_samples import documents, random_rows
 
 from afm_core.config import SftConfig
@@ -41,34 +38,6 @@ def job(root: Path, base: Path, name: str, resume: Path | None = None, **sft: An
         "resume": str(resume) if resume else None,
         "provenance": {"method": "test"},
     }
-
-
-def run_jobs(root: Path, jobs: list[dict[str, Any]], world_size: int) -> None:
-    """All jobs, in order, on `world_size` fresh processes."""
-    path = root / f"jobs-{world_size}.json"
-    path.write_text(json.dumps(jobs))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    script = Path(__file__).with_name("worker_process.py")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(world_size), port, str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    outputs = [process.communicate(timeout=500)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0] * world_size, outputs[0][-4000:]
-
-
-def losses(root: Path, name: str) -> list[float]:
-    """Of the finished event."""
-    events = list(Channel(root / name).reader().new())
-    finished = next(event for event in events if event["kind"] == "finished")
-    return [record["loss"] for record in finished["history"]]
 
 
 def norms(root: Path, name: str) -> list[float]:
