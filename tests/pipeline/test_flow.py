@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,8 +27,12 @@ def ref(name: str) -> ArtifactRef:
 class FakeSession:
     """Makes an artifact a stage, named by stage, variant and configuration, and remembers its inputs."""
 
-    def __init__(self, until: RoadStage, steps: int = 2) -> None:
-        self.config = load_config("smoke", None, (f"rl.steps={steps}",))
+    def __init__(self, until: RoadStage, steps: int = 2, *overrides: str) -> None:
+        self.config = load_config("smoke", None, (f"rl.steps={steps}", *overrides))
+        files = [SimpleNamespace(path="selections/code-contribution.json")]
+        self.store = SimpleNamespace(
+            find=lambda text, kind: ref(f"{kind}:{text}"), manifest=lambda _: SimpleNamespace(files=files)
+        )
         self.until = until
         self.stages = stages_until(until, self.config)
         self.inputs: dict[str, dict[str, str]] = {}
@@ -69,12 +74,21 @@ def _without_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
     without_prefect(monkeypatch, flows.pipeline, lambda session: {})
 
 
-def run(monkeypatch: pytest.MonkeyPatch, until: RoadStage = RoadStage.RL, steps: int = 2) -> dict[str, dict[str, str]]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, until: RoadStage = RoadStage.RL, steps: int = 2, *overrides: str
+) -> dict[str, dict[str, str]]:
     """The stages of a run: label -> inputs, each named by the stage that made it."""
-    session = FakeSession(until, steps)
+    session = FakeSession(until, steps, *overrides)
     monkeypatch.setattr(flows.pipeline, "open_session", lambda *_: nullcontext(session))
     flows.pipeline.pipeline.fn(until=until)
     return session.inputs
+
+
+def test_a_configured_diagnosis_is_an_input_of_fine_tuning(registry, monkeypatch) -> None:
+    experts = ("sft.experts.diagnosis=abcd1234", "sft.experts.domain=code")
+    made = run(monkeypatch, RoadStage.SFT, 2, *experts)
+    assert made["sft"] == {"base": "base", "demonstrations": "curate", "diagnosis": "diagnosis:abcd1234"}
+    assert run(monkeypatch, RoadStage.SFT)["sft"] == {"base": "base", "demonstrations": "curate"}
 
 
 def test_the_whole_road_ends_with_the_rl_model_against_the_base(registry, monkeypatch) -> None:
